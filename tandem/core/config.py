@@ -1,0 +1,97 @@
+"""What an operator chooses. One Topology describes a cluster; `tandem up` turns it into argument lists."""
+
+import enum
+
+import msgspec
+
+from tandem.core.errors import ConfigError
+from tandem.core.ids import LayerId, RankId
+
+MAX_ROOMS = 1024
+"""Requests that one group holds at once, in all states; one more is refused as `queue_full`."""
+
+
+class RoleName(enum.Enum):
+    """The two kinds of group; also the name of the command that starts a rank."""
+
+    PREFILL = "prefill"
+    DECODE = "decode"
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What the scheduler of either role must respect. Equal on all ranks of a group."""
+
+    page_size: int = 16  # tokens
+    num_pages: int = 4096
+    context: int = 8192  # tokens, from the model
+    chunked_prefill_size: int = 512  # tokens of one prompt per tick
+    max_prefill_tokens: int = 1024  # tokens of all prompts per tick
+    async_depth: int = 0  # decode: slots beyond one per stage
+    max_rooms: int = MAX_ROOMS
+
+
+class Group(msgspec.Struct, frozen=True):
+    """One pipeline-parallel ring."""
+
+    role: RoleName
+    name: str
+    partition: tuple[int, ...]  # layers of each stage
+
+    @property
+    def size(self) -> int:
+        """Ranks in the ring."""
+        return len(self.partition)
+
+    def layers(self, rank: RankId) -> tuple[LayerId, LayerId]:
+        """First layer and one past the last layer of a stage."""
+        first = sum(self.partition[:rank])
+        return LayerId(first), LayerId(first + self.partition[rank])
+
+
+class Topology(msgspec.Struct, frozen=True):
+    """A whole cluster: what `tandem up` starts and what a chart renders."""
+
+    cluster: str
+    model: str
+    groups: tuple[Group, ...]
+    limits: Limits
+    dtype: str = "auto"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    admin_port: int = 0
+    registry_url: str = ""  # empty: an embedded server
+
+    def ranks(self) -> list[tuple[Group, RankId]]:
+        """Every rank of every group, in the order to start them."""
+        return [(group, RankId(rank)) for group in self.groups for rank in range(group.size)]
+
+
+def split_layers(layers: int, parts: int) -> tuple[int, ...]:
+    """Cut `layers` into `parts` as evenly as possible, the longer stages first: the last one also has the lm_head."""
+    if not 1 <= parts <= layers:
+        raise ConfigError(f"pp-size is {parts}: it must be from 1 to the model's {layers} layers")
+    share, rest = divmod(layers, parts)
+    return tuple(share + (part < rest) for part in range(parts))
+
+
+def parse_partition(text: str, layers: int, parts: int, flag: str) -> tuple[int, ...]:
+    """Read `10,10,10`. Raises ConfigError that names the flag when the numbers do not add up."""
+    try:
+        partition = tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise ConfigError(f"{flag} is {text!r}: give layers per stage, such as 10,10,10") from None
+    if len(partition) != parts or sum(partition) != layers or min(partition) < 1:
+        raise ConfigError(
+            f"{flag} is {text!r}: give {parts} positive numbers that add up to the model's {layers} layers"
+        )
+    return partition
+
+
+def check_limits(limits: Limits) -> Limits:
+    """Raises ConfigError for the first limit that cannot work; returns them otherwise."""
+    for field in ("page_size", "num_pages", "chunked_prefill_size", "max_prefill_tokens", "max_rooms"):
+        if getattr(limits, field) < 1:
+            raise ConfigError(f"{field.replace('_', '-')} is {getattr(limits, field)}: it must be at least 1")
+    if limits.async_depth < 0:
+        raise ConfigError(f"pp-async-batch-depth is {limits.async_depth}: it must be at least 0")
+    return limits

@@ -1,0 +1,86 @@
+"""What a rank wants done. The driver does it; in the simulator, the world does."""
+
+from dataclasses import dataclass
+
+from tandem.core.ids import LayerId, PageId, RankId, Room
+from tandem.core.inputs import FirstToken
+from tandem.core.messages import (
+    BallotBack,
+    Baton,
+    Cancelled,
+    Commit,
+    Done,
+    Fact,
+    Grant,
+    Hidden,
+    Quiet,
+    Return,
+    Token,
+)
+from tandem.core.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class SendNext:
+    """To the next rank of the ring; from the last rank, to rank 0."""
+
+    message: Baton | Return | BallotBack
+
+
+@dataclass(frozen=True, slots=True)
+class SendHidden:
+    """The hidden states that the engine computed for this tick, to the next rank."""
+
+    header: Hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Run this plan on the engine. Every rank but 0 has the tick's hidden states at hand."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Observe:
+    """Put a fact into the PPConsensusStore."""
+
+    room: Room
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Unobserve:
+    """Delete this rank's column of a room from the PPConsensusStore."""
+
+    room: Room
+
+
+@dataclass(frozen=True, slots=True)
+class Post:
+    """Write pages of one layer into a decode rank's memory: `blocks` pairs (source page, destination page)."""
+
+    ticket: int
+    peer: str
+    rank: RankId
+    layer: LayerId
+    blocks: tuple[tuple[PageId, PageId], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TellRouter:
+    """Rank 0: to the router that submitted the room."""
+
+    message: Token | Done
+
+
+@dataclass(frozen=True, slots=True)
+class TellPeer:
+    """To one rank of another group."""
+
+    group: str
+    rank: RankId
+    message: Grant | Commit | FirstToken | Quiet | Cancelled
+
+
+Effect = SendNext | SendHidden | Launch | Observe | Unobserve | Post | TellRouter | TellPeer

@@ -1,0 +1,107 @@
+"""What a rank observes: local, so it may differ between ranks, and so it can never reach the scheduler."""
+
+import enum
+
+import msgspec
+
+from tandem.core.ids import LayerId, RankId, Room, Tick
+from tandem.core.inputs import FirstToken, Submit
+from tandem.core.messages import (
+    BallotBack,
+    Baton,
+    Cancel,
+    Cancelled,
+    Commit,
+    Fact,
+    Grant,
+    Hello,
+    Hidden,
+    Quiet,
+    Return,
+)
+
+
+class _Event(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """Tagged, so that a recorded run can be replayed."""
+
+
+class Started(_Event, frozen=True):
+    """This rank's engine has begun to compute a tick."""
+
+    tick: Tick
+
+
+class LayerRan(_Event, frozen=True):
+    """Producer event: the KV of one layer of one tick is in the page pool."""
+
+    tick: Tick
+    layer: LayerId
+
+
+class Ran(_Event, frozen=True):
+    """This rank's engine has finished a tick. `tokens` on the last rank: one tuple per sampled row, in plan order."""
+
+    tick: Tick
+    tokens: tuple[tuple[Room, tuple[int, ...]], ...]
+
+
+class Written(enum.Enum):
+    """How a posted write ended. Unsettled: it may still land, so neither side may reuse its pages."""
+
+    OK = "ok"
+    FAILED_SETTLED = "failed_settled"
+    FAILED_UNSETTLED = "failed_unsettled"
+
+
+class Moved(_Event, frozen=True):
+    """A posted write ended."""
+
+    ticket: int
+    result: Written
+
+
+class PeerOpened(_Event, frozen=True):
+    """The handshake with one rank of another group is done: fingerprints match, the transport can reach it."""
+
+    hello: Hello
+
+
+class PeerLost(_Event, frozen=True):
+    """A rank of another group is gone, or came back as another incarnation."""
+
+    group: str
+    rank: RankId
+
+
+class Combined(_Event, frozen=True):
+    """Rank 0: the group's combined fact about a room changed."""
+
+    room: Room
+    fact: Fact
+
+
+class Woke(_Event, frozen=True):
+    """The time that `Rank.wake_ms` named has come."""
+
+
+Event = (
+    Submit
+    | Cancel
+    | FirstToken
+    | Quiet
+    | Cancelled
+    | Grant
+    | Commit
+    | Baton
+    | Hidden
+    | Return
+    | BallotBack
+    | Started
+    | LayerRan
+    | Ran
+    | Moved
+    | PeerOpened
+    | PeerLost
+    | Combined
+    | Woke
+)

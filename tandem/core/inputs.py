@@ -1,0 +1,81 @@
+"""The one door in: everything that may change replicated state, and the frame that carries it.
+
+A local observation has no place in here; only rank 0 builds frames, and every rank applies them in order.
+"""
+
+import enum
+
+import msgspec
+
+from tandem.core.ids import Room, Slot, Tick
+from tandem.core.requests import Reason, Work
+
+MAX_ARRIVALS = 256
+"""Arrivals in one frame; the rest wait for the next one."""
+
+
+class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
+    """A new request. Time on the wire is what remains: the receiver adds it to its own clock."""
+
+    work: Work
+    remaining_ms: int
+
+
+class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag="first"):
+    """Token 0 of a room, sampled by the prefill group, for the decode group."""
+
+    room: Room
+    token: int
+
+
+class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
+    """End exactly this room: the client left, an operator said so, or the peer group ended it."""
+
+    room: Room
+    reason: Reason
+    by_peer: bool = False  # the peer group ended it: it needs no telling, only an answer
+
+
+Arrival = Submit | FirstToken | Abort
+
+
+class Kind(enum.Enum):
+    """What a verdict is about. Fate and quiet are separate: bad news never frees memory."""
+
+    BOOTSTRAPPED = "bootstrapped"  # prefill: every rank holds the grants it needs
+    TRANSFERRED = "transferred"  # decode: every layer of every token landed on every rank
+    FAILED = "failed"  # any rank failed
+    QUIET = "quiet"  # nobody can touch the room's pages any more
+
+
+class Verdict(msgspec.Struct, frozen=True, array_like=True):
+    """A decision about one room, made once by rank 0; the outcome is in it, ranks look nothing up."""
+
+    room: Room
+    kind: Kind
+
+
+class Harvest(msgspec.Struct, frozen=True, array_like=True):
+    """Tokens sampled by the tick `tick`, one tuple of token ids per sampled row, in the plan's row order."""
+
+    tick: Tick
+    tokens: tuple[tuple[Room, tuple[int, ...]], ...]
+
+
+class Outcome(msgspec.Struct, frozen=True, array_like=True):
+    """The folded ballot that rode on baton `tick`: bit i answers question i asked by step(tick - 1)."""
+
+    tick: Tick
+    yes: int
+
+
+class Frame(msgspec.Struct, frozen=True, array_like=True):
+    """Everything that may change replicated state in one tick."""
+
+    tick: Tick
+    slot: Slot
+    now_ms: int  # rank 0's monotonic milliseconds since the epoch began; never decreases
+    arrivals: tuple[Arrival, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    harvests: tuple[Harvest, ...] = ()
+    ballots: tuple[Outcome, ...] = ()

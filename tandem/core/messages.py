@@ -1,0 +1,240 @@
+"""Every message on a wire between processes: msgspec structs, never pickle. `inputs` holds those a frame carries.
+
+| from -> to                              | messages                                              |
+| router -> rank 0 of a group             | Submit, Cancel                                        |
+| rank 0 -> router                        | Token, Done, Load                                     |
+| prefill rank 0 -> decode rank 0         | FirstToken, Quiet, Cancelled                          |
+| decode rank 0 -> prefill rank 0         | Cancelled                                             |
+| decode rank -> prefill rank             | Hello, Grant                                          |
+| prefill rank -> decode rank             | Hello, Refused, Commit                                |
+| rank -> rank 0 (and back)               | Join, Facts, Heartbeat (Formed, Ack)                  |
+| ring                                    | Baton, Hidden, Return, BallotBack                     |
+"""
+
+import enum
+
+import msgspec
+
+from tandem.core.ids import Epoch, LayerId, PageId, RankId, Room, Tick
+from tandem.core.inputs import FirstToken, Frame, Submit
+from tandem.core.requests import Reason
+
+PROTOCOL = 1
+"""Raised whenever a message changes its meaning; part of the fingerprint."""
+
+
+class _Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
+    """A tagged array on the wire: the class name, then the fields in order."""
+
+
+# router <-> rank 0
+
+
+class Cancel(_Message, frozen=True):
+    """The router ends a room: the client left, a stop string was found, the deadline passed."""
+
+    room: Room
+    reason: Reason
+
+
+class Token(_Message, frozen=True):
+    """One generated token. Indices start at 0; the router drops those it has."""
+
+    room: Room
+    index: int
+    token: int
+
+
+class Done(_Message, frozen=True):
+    """This group's last word about a room."""
+
+    room: Room
+    reason: Reason
+
+
+class Load(_Message, frozen=True):
+    """How full a group is; sent to every known router once a second, so it is also the group's sign of life."""
+
+    group: str
+    waiting: int
+    running: int
+    free_pages: int
+
+
+# group <-> group
+
+
+class Region(_Message, frozen=True):
+    """One rank's registered page memory: block (layer, page) lies at
+    `base + ((layer - first_layer) * num_pages + page) * block_bytes`.
+    """
+
+    base: int
+    first_layer: LayerId
+    last_layer: LayerId  # exclusive
+    num_pages: int
+    block_bytes: int
+
+    def address(self, layer: LayerId, page: PageId) -> int:
+        """Address of one page of one layer in the owner's address space."""
+        return self.base + ((layer - self.first_layer) * self.num_pages + page) * self.block_bytes
+
+
+class Hello(_Message, frozen=True):
+    """Who I am, which incarnation, what I compute and where my pages are. Proves identity before any write."""
+
+    group: str
+    rank: RankId
+    size: int  # ranks in my group
+    incarnation: int  # random per process start
+    fingerprint: str
+    transport: str
+    endpoint: str
+    region: Region
+
+
+class Refused(_Message, frozen=True):
+    """The handshake failed: `detail` names both values that do not fit."""
+
+    group: str
+    rank: RankId
+    detail: str
+
+
+class Grant(_Message, frozen=True):
+    """Where a decode rank wants the prompt's KV. `first_page` is the logical index in the prompt of `pages[0]`."""
+
+    room: Room
+    rank: RankId
+    pages: tuple[PageId, ...]
+    first_page: int
+
+
+class Commit(_Message, frozen=True):
+    """All blocks of one layer for tokens [first, last) of the prompt have been written, rc = 0."""
+
+    room: Room
+    layer: LayerId
+    first: int
+    last: int
+
+
+class Quiet(_Message, frozen=True):
+    """Nothing on the prefill side can touch this room's decode pages any more."""
+
+    room: Room
+
+
+class Cancelled(_Message, frozen=True):
+    """The sending group ended this room; the receiver ends it too."""
+
+    room: Room
+    reason: Reason
+
+
+# rank <-> rank 0 of its group
+
+
+class Progress(enum.IntEnum):
+    """The field's KVPoll, without Failed: failure is a bit of its own, so that progress only ever grows."""
+
+    BOOTSTRAPPING = 1
+    WAITING_FOR_INPUT = 2
+    TRANSFERRING = 3
+    SUCCESS = 4
+
+
+class Fact(msgspec.Struct, frozen=True, array_like=True):
+    """What one rank knows of one room. Every field only ever grows; `consensus.facts` says how ranks combine."""
+
+    progress: Progress = Progress.BOOTSTRAPPING
+    failed: bool = False
+    quiet: bool = False
+
+
+class Join(_Message, frozen=True):
+    """A rank is ready to form the ring: its start time (ms since 1970) and what it can hold."""
+
+    rank: RankId
+    incarnation: int
+    boot_ms: int
+    num_pages: int
+    fingerprint: str
+
+
+class Formed(_Message, frozen=True):
+    """All ranks have joined: the epoch, and the page count that every rank can hold."""
+
+    epoch: Epoch
+    num_pages: int
+
+
+class Facts(_Message, frozen=True):
+    """Coalesced updates of one rank's map, oldest first. None deletes the key. Sequence numbers start at 1."""
+
+    epoch: Epoch
+    rank: RankId
+    seq: int
+    entries: tuple[tuple[Room, Fact | None], ...]
+    snapshot: bool = False  # the entries are the whole map
+
+
+class Ack(_Message, frozen=True):
+    """Rank 0 has applied every update up to `seq`."""
+
+    epoch: Epoch
+    seq: int
+
+
+class Heartbeat(_Message, frozen=True):
+    """I am alive at this tick."""
+
+    epoch: Epoch
+    rank: RankId
+    tick: Tick
+
+
+# the ring
+
+
+class Baton(_Message, frozen=True):
+    """Exactly one per tick, from rank r to r + 1. `ballot` folds the votes on what step(tick - 1) asked."""
+
+    epoch: Epoch
+    frame: Frame
+    ballot: int | None
+
+
+class Hidden(_Message, frozen=True):
+    """Header of the hidden states of one tick; exactly when its plan has rows."""
+
+    epoch: Epoch
+    tick: Tick
+    rows: int
+    digest: int
+
+
+class Return(_Message, frozen=True):
+    """Last rank to rank 0, one per tick with rows, in tick order. One token tuple per sampled row, in plan order."""
+
+    epoch: Epoch
+    tick: Tick
+    digest: int
+    tokens: tuple[tuple[Room, tuple[int, ...]], ...]
+
+
+class BallotBack(_Message, frozen=True):
+    """Last rank to rank 0, when baton `tick` carried an open vote."""
+
+    epoch: Epoch
+    tick: Tick
+    yes: int
+
+
+ToGroup = Submit | Cancel
+ToRouter = Token | Done | Load
+ToPrefill = Hello | Grant | Cancelled
+ToDecode = Hello | Refused | Commit | FirstToken | Quiet | Cancelled
+ToLeader = Join | Facts | Heartbeat
+FromLeader = Formed | Ack
+OnRing = Baton | Return | BallotBack

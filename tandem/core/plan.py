@@ -1,0 +1,141 @@
+"""What every rank does at one tick: rows to compute, questions to vote on, notes to act upon. Equal on all ranks."""
+
+import enum
+
+import msgspec
+
+from tandem.core.ids import PageId, Room, Slot, Tick
+from tandem.core.requests import Reason, Sampling
+
+
+class Row(msgspec.Struct, frozen=True, array_like=True):
+    """A run of consecutive tokens of one request.
+
+    `pages[i]` holds tokens `[i * page_size, (i + 1) * page_size)` and the table covers `start + len(tokens)` tokens.
+    The tokens before `start` are in the cache already. A row that samples yields the token at position
+    `start + len(tokens)`, drawn from its last token's logits.
+    """
+
+    room: Room
+    tokens: tuple[int, ...]
+    start: int
+    pages: tuple[PageId, ...]
+    samples: bool
+    sampling: Sampling
+
+    @property
+    def end(self) -> int:
+        """Tokens in the cache once this row has run."""
+        return self.start + len(self.tokens)
+
+
+class Question(enum.Enum):
+    """Judgements that hold at one tick only and so need a two-pass ring vote."""
+
+    PREALLOC = "prealloc"
+
+
+class Ask(msgspec.Struct, frozen=True, array_like=True):
+    """Opens a vote on the next baton. `peer` is the prefill group whose sessions must be open."""
+
+    question: Question
+    room: Room
+    peer: str
+
+
+class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
+    """Prefill: the room is in the replicated table. `peer` is the decode group, None if there is no hand-off."""
+
+    room: Room
+    peer: str | None
+    prompt_tokens: int
+
+
+class Granted(msgspec.Struct, frozen=True, array_like=True, tag="granted"):
+    """Decode: the prealloc vote passed; tell the prefill ranks where the pages are."""
+
+    room: Room
+    peer: str
+    prompt_tokens: int
+    pages: tuple[PageId, ...]
+    first_page: int  # logical index in the prompt of pages[0]
+
+
+class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
+    """Decode: the prealloc vote failed or was overtaken by an abort; give the reservation back."""
+
+    room: Room
+
+
+class Emitted(msgspec.Struct, frozen=True, array_like=True, tag="emitted"):
+    """A token for the client: `index` counts generated tokens from 0."""
+
+    room: Room
+    index: int
+    token: int
+
+
+class HandedOff(msgspec.Struct, frozen=True, array_like=True, tag="handed"):
+    """Prefill: token 0 is known; the decode group goes on from here."""
+
+    room: Room
+    peer: str
+    token: int
+
+
+class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """The group's last word about a room to the router."""
+
+    room: Room
+    reason: Reason
+
+
+class Stopped(msgspec.Struct, frozen=True, array_like=True, tag="stopped"):
+    """Prefill: post nothing more for this room; say quiet when what is posted has drained."""
+
+    room: Room
+
+
+class ToldPeer(msgspec.Struct, frozen=True, array_like=True, tag="told"):
+    """The peer group must end this room too."""
+
+    room: Room
+    peer: str
+    reason: Reason
+
+
+class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled"):
+    """Prefill: nobody here can touch the decode group's pages of this room any more."""
+
+    room: Room
+    peer: str
+
+
+class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten"):
+    """The room left the replicated table: drop its session, its facts, and anything late about it."""
+
+    room: Room
+
+
+Note = Opened | Granted | Returned | Emitted | HandedOff | Ended | Stopped | ToldPeer | Settled | Forgotten
+
+
+class Plan(msgspec.Struct, frozen=True, array_like=True):
+    """The result of one step. `digest` covers the frame, the rows with their page numbers and the queue lengths."""
+
+    tick: Tick
+    slot: Slot
+    rows: tuple[Row, ...]
+    asks: tuple[Ask, ...]
+    notes: tuple[Note, ...]
+    digest: int
+
+    @property
+    def tokens(self) -> int:
+        """Rows of the hidden-state tensor."""
+        return sum(len(row.tokens) for row in self.rows)
+
+    @property
+    def samples(self) -> bool:
+        """Whether any row yields a token."""
+        return any(row.samples for row in self.rows)

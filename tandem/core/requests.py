@@ -1,0 +1,67 @@
+"""What a client asked for, in the form the groups see it: token ids only, no text."""
+
+import enum
+
+import msgspec
+
+from tandem.core.ids import Room
+
+
+class Sampling(msgspec.Struct, frozen=True, array_like=True):
+    """How to draw a token from its logits. A token depends on (logits, sampling, position) and nothing else."""
+
+    temperature: float = 0.0  # 0 is greedy
+    top_p: float = 1.0
+    seed: int = 0
+
+
+class Work(msgspec.Struct, frozen=True, array_like=True):
+    """One attempt of one request, as the router hands it to both groups of a pair."""
+
+    room: Room
+    prompt: tuple[int, ...]
+    max_tokens: int  # tokens to generate, >= 1
+    stop_ids: tuple[int, ...]  # end-of-sequence ids; empty with ignore_eos
+    sampling: Sampling
+    peer: str | None  # the other group of the pair; None: the prefill group finishes it alone
+
+    @property
+    def last_position(self) -> int:
+        """Tokens whose KV may be needed: the last generated token is never fed back."""
+        return len(self.prompt) + self.max_tokens - 1
+
+
+class Reason(enum.Enum):
+    """Why a request left a group. The router alone turns it into the client's answer."""
+
+    STOP = "stop"  # an end-of-sequence token
+    LENGTH = "length"  # max_tokens reached
+    STOP_STRING = "stop_string"  # the router found a stop string and cancelled the rest
+    CLIENT_GONE = "client_gone"
+    DEADLINE = "deadline"
+    QUEUE_FULL = "queue_full"
+    TOO_LARGE = "too_large"  # does not fit the context or the page pool, now or ever
+    TRANSFER_FAILED = "transfer_failed"
+    PEER_ENDED = "peer_ended"  # the other group of the pair ended it and said so
+    GROUP_LOST = "group_lost"
+
+
+def ending(work: Work, generated: int, token: int) -> Reason | None:
+    """Whether `token`, the `generated`-th one (1-based), is the request's last, and why."""
+    if token in work.stop_ids:
+        return Reason.STOP
+    return Reason.LENGTH if generated >= work.max_tokens else None
+
+
+def pages_for(tokens: int, page_size: int) -> int:
+    """Pages that hold `tokens` tokens."""
+    return -(-tokens // page_size)
+
+
+def too_large(work: Work, *, context: int, tokens_kept: int, num_pages: int, page_size: int) -> bool:
+    """The one rule by which router, prefill and decode refuse a request that could never run.
+
+    `tokens_kept` is what the asking side stores: the prompt on prefill, `last_position` on decode.
+    """
+    over_context = len(work.prompt) + work.max_tokens > context
+    return not work.prompt or over_context or pages_for(tokens_kept, page_size) > num_pages

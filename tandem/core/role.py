@@ -1,0 +1,66 @@
+"""What a scheduler and a rank ask of the role they are given: prefill's or decode's."""
+
+from typing import Protocol
+
+from tandem.core.effects import Effect
+from tandem.core.events import Event
+from tandem.core.ids import Slot, Tick
+from tandem.core.inputs import Abort, FirstToken, Submit, Verdict
+from tandem.core.plan import Ask, Note, Plan, Row
+from tandem.core.slots import Flights
+
+
+class Role(Protocol):
+    """The replicated half: pure, equal on all ranks. Each method takes one input and returns notes for the plan."""
+
+    slots: int
+
+    def on_tokens(self, row: Row, tokens: tuple[int, ...]) -> list[Note]:
+        """A row of an earlier plan came back; `tokens` is empty if it sampled nothing."""
+        ...
+
+    def on_outcome(self, ask: Ask, yes: bool, now_ms: int) -> list[Note]: ...
+
+    def on_verdict(self, verdict: Verdict) -> list[Note]: ...
+
+    def on_arrival(self, arrival: Submit | FirstToken | Abort, now_ms: int) -> list[Note]: ...
+
+    def expire(self, now_ms: int) -> list[Note]:
+        """End the requests whose deadline has passed."""
+        ...
+
+    def admit(self, now_ms: int) -> list[Ask]:
+        """Give pages to those whose turn it is; what needs a vote is asked."""
+        ...
+
+    def plan(self, slot: Slot, flights: Flights) -> list[Row]: ...
+
+    def next_slot(self, after: Slot, flights: Flights, returned: frozenset[Tick]) -> tuple[Slot, bool]:
+        """The slot to name next, counting the ticks in `returned` as landed, and whether it can run something."""
+        ...
+
+    def wake_ms(self) -> int | None:
+        """When time alone will change something: the next deadline or back-off."""
+        ...
+
+    def lengths(self) -> tuple[int, ...]:
+        """Queue lengths, for the digest and for people."""
+        ...
+
+    def check(self) -> None:
+        """Raise if pages are not conserved."""
+        ...
+
+
+class Courier(Protocol):
+    """The local half: carries KV out of (prefill) or into (decode) this rank. May differ between ranks."""
+
+    def on_plan(self, plan: Plan) -> list[Effect]:
+        """Act on the plan's rows and notes as far as they concern KV."""
+        ...
+
+    def on_event(self, event: Event) -> list[Effect]: ...
+
+    def answer(self, ask: Ask) -> bool:
+        """This rank's vote; a yes reserves what it promises."""
+        ...

@@ -1,0 +1,81 @@
+"""The four ports between the pure machine and the hands: Protocols only."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from tandem.core.events import Written
+from tandem.core.ids import LayerId, PageId
+from tandem.core.messages import Hello, Region
+from tandem.core.plan import Plan
+
+Sampled = tuple[tuple[int, ...], ...]
+"""Token ids per sampled row, in plan order."""
+
+
+class Memory(Protocol):
+    """One rank's page pool: per layer, each page is one contiguous block of `region.block_bytes` bytes."""
+
+    region: Region
+
+    def block(self, layer: LayerId, page: PageId) -> memoryview:
+        """The bytes of one page of one layer, writable, without a copy."""
+        ...
+
+
+class Engine(Protocol):
+    """Computes the layers [first, last) of one stage. One call at a time; the caller owns the thread."""
+
+    memory: Memory
+    hidden_bytes: int
+    """Bytes of one token's hidden state between stages."""
+
+    def run(self, plan: Plan, hidden: memoryview | None, layer_ran: Callable[[LayerId], None]) -> memoryview | Sampled:
+        """Run one plan; return this stage's hidden states, [tokens, hidden_bytes] bytes, or on the last stage tokens.
+
+        `hidden` is the previous stage's output; None on the first stage. Calls `layer_ran` as soon as the KV of each
+        layer is in the pool. The returned memory is valid until the next call.
+        """
+        ...
+
+
+class Transport(Protocol):
+    """Writes blocks into another process's registered memory. Every call may block: never on the scheduler's thread."""
+
+    kind: str
+    endpoint: str
+
+    def register(self, base: int, length: int) -> None:
+        """Make this range writable for peers. Few, large ranges, at start."""
+        ...
+
+    def connect(self, peer: Hello, deadline_s: float) -> None:
+        """Prove that the peer can be reached. Raises ConnectionError when not, within the deadline."""
+        ...
+
+    def write(self, peer: Hello, blocks: Sequence[tuple[int, int, int]], deadline_s: float) -> Written:
+        """Write (source address, destination address, bytes) triples and wait until they are done or given up."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class HiddenOut(Protocol):
+    """Sends hidden states to the next rank."""
+
+    def send(self, header: bytes, payload: memoryview) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class HiddenIn(Protocol):
+    """Receives hidden states from the previous rank."""
+
+    def receive(self) -> tuple[bytes, memoryview] | None:
+        """The next header and payload, or None if nothing has come. The payload stays valid until `release`."""
+        ...
+
+    def release(self) -> None:
+        """The oldest received payload has been consumed."""
+        ...
+
+    def close(self) -> None: ...
