@@ -15,7 +15,10 @@ Sampled = tuple[tuple[int, ...], ...]
 class Memory(Protocol):
     """One rank's page pool: per layer, each page is one contiguous block of `region.block_bytes` bytes."""
 
-    region: Region
+    @property
+    def region(self) -> Region:
+        """Where it lies."""
+        ...
 
     def block(self, layer: LayerId, page: PageId) -> memoryview:
         """The bytes of one page of one layer, writable, without a copy."""
@@ -25,9 +28,15 @@ class Memory(Protocol):
 class Engine(Protocol):
     """Computes the layers [first, last) of one stage. One call at a time; the caller owns the thread."""
 
-    memory: Memory
-    hidden_bytes: int
-    """Bytes of one token's hidden state between stages."""
+    @property
+    def memory(self) -> Memory:
+        """This stage's page pool."""
+        ...
+
+    @property
+    def hidden_bytes(self) -> int:
+        """Bytes of one token's hidden state between stages."""
+        ...
 
     def run(self, plan: Plan, hidden: memoryview | None, layer_ran: Callable[[LayerId], None]) -> memoryview | Sampled:
         """Run one plan; return this stage's hidden states, [tokens, hidden_bytes] bytes, or on the last stage tokens.

@@ -50,8 +50,8 @@ class Observe:
 
 
 @dataclass(frozen=True, slots=True)
-class Unobserve:
-    """Delete this rank's column of a room from the PPConsensusStore."""
+class Forget:
+    """Drop what is kept by room outside the core: this rank's column of the PPConsensusStore, the way to its router."""
 
     room: Room
 
@@ -83,4 +83,4 @@ class TellPeer:
     message: Grant | Commit | FirstToken | Quiet | Cancelled
 
 
-Effect = SendNext | SendHidden | Launch | Observe | Unobserve | Post | TellRouter | TellPeer
+Effect = SendNext | SendHidden | Launch | Observe | Forget | Post | TellRouter | TellPeer

@@ -74,10 +74,10 @@ class PeerLost(_Event, frozen=True):
 
 
 class Combined(_Event, frozen=True):
-    """Rank 0: the group's combined fact about a room changed."""
+    """Rank 0: the group's combined fact about a room changed; None when every rank has deleted it."""
 
     room: Room
-    fact: Fact
+    fact: Fact | None
 
 
 class Woke(_Event, frozen=True):

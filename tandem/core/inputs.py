@@ -33,7 +33,7 @@ class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
 
     room: Room
     reason: Reason
-    by_peer: bool = False  # the peer group ended it: it needs no telling, only an answer
+    peer: str | None = None  # the group that ended it, if it was one: it needs no telling, only an answer
 
 
 Arrival = Submit | FirstToken | Abort

@@ -126,8 +126,9 @@ class Quiet(_Message, frozen=True):
 
 
 class Cancelled(_Message, frozen=True):
-    """The sending group ended this room; the receiver ends it too."""
+    """The group `group` ended this room; the receiver ends it too."""
 
+    group: str
     room: Room
     reason: Reason
 

@@ -4,8 +4,9 @@ from typing import Protocol
 
 from tandem.core.effects import Effect
 from tandem.core.events import Event
-from tandem.core.ids import Slot, Tick
-from tandem.core.inputs import Abort, FirstToken, Submit, Verdict
+from tandem.core.ids import Room, Slot, Tick
+from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
+from tandem.core.pages import PagePool
 from tandem.core.plan import Ask, Note, Plan, Row
 from tandem.core.slots import Flights
 
@@ -13,7 +14,13 @@ from tandem.core.slots import Flights
 class Role(Protocol):
     """The replicated half: pure, equal on all ranks. Each method takes one input and returns notes for the plan."""
 
-    slots: int
+    kinds: tuple[Kind, ...]
+    """The verdicts this role can be given."""
+    pool: PagePool
+
+    def knows(self, room: Room) -> bool:
+        """Whether the room is in the replicated table."""
+        ...
 
     def on_tokens(self, row: Row, tokens: tuple[int, ...]) -> list[Note]:
         """A row of an earlier plan came back; `tokens` is empty if it sampled nothing."""
@@ -23,7 +30,13 @@ class Role(Protocol):
 
     def on_verdict(self, verdict: Verdict) -> list[Note]: ...
 
-    def on_arrival(self, arrival: Submit | FirstToken | Abort, now_ms: int) -> list[Note]: ...
+    def on_submit(self, submit: Submit, now_ms: int) -> list[Note]: ...
+
+    def on_first_token(self, first: FirstToken) -> list[Note]: ...
+
+    def on_abort(self, abort: Abort) -> list[Note]:
+        """End a room; one that is not in the table may still need an answer to the peer group."""
+        ...
 
     def expire(self, now_ms: int) -> list[Note]:
         """End the requests whose deadline has passed."""
@@ -47,10 +60,6 @@ class Role(Protocol):
         """Queue lengths, for the digest and for people."""
         ...
 
-    def check(self) -> None:
-        """Raise if pages are not conserved."""
-        ...
-
 
 class Courier(Protocol):
     """The local half: carries KV out of (prefill) or into (decode) this rank. May differ between ranks."""
@@ -63,4 +72,8 @@ class Courier(Protocol):
 
     def answer(self, ask: Ask) -> bool:
         """This rank's vote; a yes reserves what it promises."""
+        ...
+
+    def open_rooms(self) -> int:
+        """Rooms this rank keeps anything for."""
         ...

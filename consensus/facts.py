@@ -1,0 +1,32 @@
+"""The lattice of local facts: how one rank's knowledge grows, and how a group's ranks combine.
+
+Both operations are commutative, associative and idempotent, so duplicated, reordered or resent updates do no harm.
+Good news needs everyone, bad news needs anyone, memory is freed only when everyone is quiet.
+"""
+
+from collections.abc import Iterable
+
+from tandem.core.messages import Fact
+
+BOTTOM = Fact()
+"""What a rank is taken to know of a room it has no record of."""
+
+
+def join(old: Fact, new: Fact) -> Fact:
+    """One rank learns more: every field only grows."""
+    return Fact(max(old.progress, new.progress), old.failed or new.failed, old.quiet or new.quiet)
+
+
+def meet(facts: Iterable[Fact]) -> Fact:
+    """What a whole group knows: the least progress, any failure, everyone's quiet. `facts` holds one per rank."""
+    every = tuple(facts)
+    return Fact(
+        min(fact.progress for fact in every),
+        any(fact.failed for fact in every),
+        all(fact.quiet for fact in every),
+    )
+
+
+def kv_poll(fact: Fact) -> int:
+    """The field's KVPoll status, for people: 0 is Failed, otherwise the progress."""
+    return 0 if fact.failed else int(fact.progress)

@@ -1,0 +1,25 @@
+"""The ranks of other groups whose handshake is done, as one rank knows them."""
+
+from kvtransfer.mapping import owners
+from tandem.core.events import PeerLost, PeerOpened
+from tandem.core.ids import LayerId, RankId
+from tandem.core.messages import Hello
+
+
+class Peers:
+    """Open peers by group."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[RankId, Hello]] = {}
+
+    def on_event(self, event: PeerOpened | PeerLost) -> None:
+        """A handshake is done, or a peer is gone."""
+        match event:
+            case PeerOpened(hello=hello):
+                self._groups.setdefault(hello.group, {})[hello.rank] = hello
+            case PeerLost(group=group, rank=rank):
+                self._groups.get(group, {}).pop(rank, None)
+
+    def route(self, group: str, first: LayerId, last: LayerId) -> dict[LayerId, RankId] | None:
+        """Which rank of the group owns each layer of [first, last); None while one of them is not open."""
+        return owners(first, last, self._groups.get(group, {}))

@@ -1,0 +1,107 @@
+"""Both ends of one room's transfer on one rank, as state tables. Illegal inputs raise."""
+
+import enum
+from dataclasses import dataclass, field
+
+from kvtransfer.coverage import Coverage
+from tandem.core.errors import IllegalTransition
+from tandem.core.ids import LayerId, RankId, Room, Tick
+from tandem.core.messages import Grant
+
+
+class SendState(enum.Enum):
+    """Prefill rank: from the first grant to quiet."""
+
+    BOOTSTRAPPING = "bootstrapping"
+    READY = "ready"  # every grant this rank needs is in
+    SENDING = "sending"
+    STOPPED = "stopped"  # posts nothing more, waits for what is posted
+    QUIET = "quiet"
+
+
+class SendInput(enum.Enum):
+    """What can happen to a sending session."""
+
+    GRANTED = "granted"
+    LAUNCHED = "launched"
+    STOPPED = "stopped"
+    DRAINED = "drained"
+
+
+SEND_NEXT: dict[tuple[SendState, SendInput], SendState] = {
+    (SendState.BOOTSTRAPPING, SendInput.GRANTED): SendState.READY,
+    (SendState.READY, SendInput.LAUNCHED): SendState.SENDING,
+    (SendState.READY, SendInput.STOPPED): SendState.STOPPED,
+    (SendState.SENDING, SendInput.LAUNCHED): SendState.SENDING,
+    (SendState.SENDING, SendInput.STOPPED): SendState.STOPPED,
+    (SendState.SENDING, SendInput.DRAINED): SendState.QUIET,
+    (SendState.STOPPED, SendInput.DRAINED): SendState.QUIET,
+    (SendState.QUIET, SendInput.STOPPED): SendState.QUIET,
+}
+
+
+@dataclass(slots=True)
+class SendSession:
+    """What one prefill rank knows of one room it sends."""
+
+    room: Room
+    peer: str | None = None  # None until the room is in the replicated table, or when nobody takes it over
+    opened: bool = False
+    grants: dict[RankId, Grant] = field(default_factory=dict)
+    route: dict[LayerId, RankId] = field(default_factory=dict)  # owner of each of our layers, once ready
+    state: SendState = SendState.BOOTSTRAPPING
+    unfinished: dict[Tick, None] = field(default_factory=dict)  # launched here, not computed here yet
+    posted: int = 0  # writes whose end is not known
+    whole: bool = False  # the last chunk has been launched
+    failed: bool = False
+
+    def move(self, happened: SendInput) -> None:
+        """Take one input. Raises IllegalTransition when the table has no such row."""
+        try:
+            self.state = SEND_NEXT[self.state, happened]
+        except KeyError:
+            raise IllegalTransition(f"sending {self.room}: {self.state.value} cannot take {happened.value}") from None
+
+    @property
+    def drained(self) -> bool:
+        """Nothing is under way and nothing will be posted any more."""
+        ending = self.state is SendState.STOPPED or (self.state is SendState.SENDING and self.whole)
+        return ending and not self.posted and not self.unfinished
+
+
+class ReceiveState(enum.Enum):
+    """Decode rank: from the vote to complete."""
+
+    RESERVED = "reserved"  # voted yes
+    OPEN = "open"  # grants are out, commits come in
+    COMPLETE = "complete"
+
+
+class ReceiveInput(enum.Enum):
+    """What can happen to a receiving session. Its end is that it is dropped."""
+
+    GRANTED = "granted"
+    COVERED = "covered"
+
+
+RECEIVE_NEXT: dict[tuple[ReceiveState, ReceiveInput], ReceiveState] = {
+    (ReceiveState.RESERVED, ReceiveInput.GRANTED): ReceiveState.OPEN,
+    (ReceiveState.OPEN, ReceiveInput.COVERED): ReceiveState.COMPLETE,
+}
+
+
+@dataclass(slots=True)
+class ReceiveSession:
+    """What one decode rank knows of one room it receives."""
+
+    room: Room
+    peer: str
+    state: ReceiveState = ReceiveState.RESERVED
+    coverage: Coverage | None = None
+
+    def move(self, happened: ReceiveInput) -> None:
+        """Take one input. Raises IllegalTransition when the table has no such row."""
+        try:
+            self.state = RECEIVE_NEXT[self.state, happened]
+        except KeyError:
+            raise IllegalTransition(f"receiving {self.room}: {self.state.value} cannot take {happened.value}") from None

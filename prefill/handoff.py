@@ -1,0 +1,75 @@
+"""The life of a request on the prefill group, as a table."""
+
+import enum
+from dataclasses import dataclass
+
+from tandem.core.errors import IllegalTransition
+from tandem.core.ids import PageId, Room
+from tandem.core.requests import Work
+
+
+class State(enum.Enum):
+    """Where a request is. GONE has no row: the room has left the table."""
+
+    BOOTSTRAPPING = "bootstrapping"  # waits for the decode group's grants on every rank
+    WAITING = "waiting"  # waits for pages
+    RUNNING = "running"  # chunks are being scheduled, or fly
+    SENDING = "sending"  # token 0 is known; the last layers are on their way
+    DRAINING = "draining"  # ended early; somebody may still read its pages
+    GONE = "gone"
+
+
+class Input(enum.Enum):
+    """What can happen to it."""
+
+    BOOTSTRAPPED = "bootstrapped"
+    ADMITTED = "admitted"
+    SAMPLED = "sampled"
+    FINISHED = "finished"  # token 0 was its last
+    ENDED = "ended"  # abort, deadline or failure
+    QUIET = "quiet"
+
+
+NEXT: dict[tuple[State, Input], State] = {
+    (State.BOOTSTRAPPING, Input.BOOTSTRAPPED): State.WAITING,
+    (State.BOOTSTRAPPING, Input.ENDED): State.GONE,
+    (State.WAITING, Input.ADMITTED): State.RUNNING,
+    (State.WAITING, Input.ENDED): State.GONE,
+    (State.RUNNING, Input.SAMPLED): State.SENDING,
+    (State.RUNNING, Input.FINISHED): State.DRAINING,
+    (State.RUNNING, Input.ENDED): State.DRAINING,
+    (State.SENDING, Input.ENDED): State.DRAINING,
+    (State.SENDING, Input.QUIET): State.GONE,
+    (State.DRAINING, Input.ENDED): State.DRAINING,
+    (State.DRAINING, Input.QUIET): State.GONE,
+}
+
+
+@dataclass(slots=True)
+class Handoff:
+    """One request on its way through the prefill group."""
+
+    work: Work
+    deadline_ms: int
+    state: State
+    pages: tuple[PageId, ...] = ()
+    scheduled: int = 0  # prompt tokens that a plan has taken
+    quiet: bool = False  # the quiet verdict has come; it may overtake the harvest that brings token 0
+
+    @property
+    def room(self) -> Room:
+        """The request's key."""
+        return self.work.room
+
+    @property
+    def remaining(self) -> int:
+        """Prompt tokens that no plan has taken yet."""
+        return len(self.work.prompt) - self.scheduled
+
+    def move(self, happened: Input) -> State:
+        """Take one input. Raises IllegalTransition when the table has no such row."""
+        try:
+            self.state = NEXT[self.state, happened]
+        except KeyError:
+            raise IllegalTransition(f"{self.room} is {self.state.value}: it cannot take {happened.value}") from None
+        return self.state

@@ -1,0 +1,192 @@
+"""Prefill's local half: computed layers become posted writes, ended writes become commits, drained rooms say quiet."""
+
+from typing import NamedTuple
+
+from kvtransfer.peers import Peers
+from kvtransfer.session import SendInput, SendSession, SendState
+from tandem.core.effects import Effect, Observe, Post, TellPeer
+from tandem.core.errors import IllegalTransition
+from tandem.core.events import Event, LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
+from tandem.core.ids import LayerId, PageId, RankId, Room, Tick
+from tandem.core.messages import Commit, Fact, Grant, Progress
+from tandem.core.plan import Ask, Forgotten, Opened, Plan, Row, Stopped
+from tandem.core.recent import Recent
+
+
+class Chunk(NamedTuple):
+    """The pages of one room that are complete once a tick has been computed."""
+
+    room: Room
+    first_page: int  # logical index in the prompt
+    pages: tuple[PageId, ...]
+    first: int  # tokens [first, last) of the prompt
+    last: int
+
+
+class Write(NamedTuple):
+    """A posted write, to be committed when it has ended well."""
+
+    session: SendSession
+    peer: str
+    rank: RankId
+    commit: Commit
+
+
+def completed_pages(row: Row, page_size: int) -> Chunk:
+    """Pages that were not full before this row and are after it; the prompt's last page counts as full."""
+    first = row.start // page_size
+    last = len(row.pages) if row.samples else row.end // page_size
+    return Chunk(row.room, first, row.pages[first:last], first * page_size, min(last * page_size, row.end))
+
+
+class KVSender:
+    """Sends the layers [first, last) of every room that this prefill rank computes."""
+
+    def __init__(self, layers: tuple[LayerId, LayerId], page_size: int) -> None:
+        self._layers = layers
+        self._page_size = page_size
+        self._peers = Peers()
+        self._sessions: dict[Room, SendSession] = {}
+        self._chunks: dict[Tick, list[Chunk]] = {}
+        self._writes: dict[int, Write] = {}
+        self._tickets = 0
+        self._ended = Recent()
+
+    def on_plan(self, plan: Plan) -> list[Effect]:
+        """Rooms open, rows launch, aborted rooms stop, ended rooms are dropped, in this order."""
+        effects: list[Effect] = []
+        for note in plan.notes:
+            if isinstance(note, Opened):
+                effects += self._open(note)
+        for row in plan.rows:
+            self._launch(plan.tick, row)
+        for note in plan.notes:
+            if isinstance(note, Stopped) and (session := self._sessions.get(note.room)):
+                session.move(SendInput.STOPPED)
+                effects += self._settle(session)
+            elif isinstance(note, Forgotten):
+                self._forget(note.room)
+        return effects
+
+    def answer(self, ask: Ask) -> bool:
+        """Prefill is asked nothing."""
+        raise IllegalTransition(f"prefill was asked {ask}")
+
+    def on_event(self, event: Event) -> list[Effect]:
+        """Everything local that concerns KV."""
+        match event:
+            case Grant():
+                return self._grant(event)
+            case LayerRan(tick=tick, layer=layer):
+                return [effect for chunk in self._chunks.get(tick, ()) for effect in self._post(chunk, layer)]
+            case Ran(tick=tick):
+                return self._ran(tick)
+            case Moved(ticket=ticket, result=result):
+                return self._moved(self._writes.pop(ticket), result)
+            case PeerOpened() | PeerLost():
+                self._peers.on_event(event)
+                return self._revisit(event)
+            case _:
+                return []
+
+    def _session(self, room: Room) -> SendSession:
+        return self._sessions.setdefault(room, SendSession(room))
+
+    def _open(self, note: Opened) -> list[Effect]:
+        session = self._session(note.room)
+        session.opened, session.peer = True, note.peer
+        return self._bootstrap(session)
+
+    def _grant(self, grant: Grant) -> list[Effect]:
+        """A grant may come before the room does, but not after it has gone."""
+        if grant.room in self._ended:
+            return []
+        session = self._session(grant.room)
+        session.grants[grant.rank] = grant
+        return self._bootstrap(session)
+
+    def _bootstrap(self, session: SendSession) -> list[Effect]:
+        """Ready once every decode rank that owns one of our layers has granted; at once if nobody takes over."""
+        if session.state is not SendState.BOOTSTRAPPING or not session.opened:
+            return []
+        route = self._peers.route(session.peer, *self._layers) if session.peer else {}
+        if route is None or any(rank not in session.grants for rank in route.values()):
+            return []
+        session.route = route
+        session.move(SendInput.GRANTED)
+        return [Observe(session.room, Fact(Progress.WAITING_FOR_INPUT))]
+
+    def _revisit(self, event: PeerOpened | PeerLost) -> list[Effect]:
+        if isinstance(event, PeerOpened):
+            return [effect for session in self._sessions.values() for effect in self._bootstrap(session)]
+        hit = [session for session in self._sessions.values() if session.peer == event.group]
+        return [effect for session in hit for effect in self._fail(session)]
+
+    def _launch(self, tick: Tick, row: Row) -> None:
+        session = self._sessions[row.room]
+        session.move(SendInput.LAUNCHED)
+        session.unfinished[tick] = None
+        session.whole = row.samples
+        self._chunks.setdefault(tick, []).append(completed_pages(row, self._page_size))
+
+    def _post(self, chunk: Chunk, layer: LayerId) -> list[Effect]:
+        session = self._sessions.get(chunk.room)
+        if (
+            session is None
+            or session.state is not SendState.SENDING
+            or session.failed
+            or not session.peer
+            or not chunk.pages
+        ):
+            return []
+        grant = session.grants[session.route[layer]]
+        offset = chunk.first_page - grant.first_page
+        blocks = tuple(
+            (page, grant.pages[offset + index]) for index, page in enumerate(chunk.pages) if offset + index >= 0
+        )
+        self._tickets += 1
+        session.posted += 1
+        commit = Commit(chunk.room, layer, chunk.first, chunk.last)
+        self._writes[self._tickets] = Write(session, session.peer, grant.rank, commit)
+        return [Post(self._tickets, session.peer, grant.rank, layer, blocks)]
+
+    def _ran(self, tick: Tick) -> list[Effect]:
+        effects: list[Effect] = []
+        for chunk in self._chunks.pop(tick, ()):
+            session = self._sessions.get(chunk.room)
+            if session is not None:
+                del session.unfinished[tick]
+                effects += self._settle(session)
+        return effects
+
+    def _moved(self, write: Write, result: Written) -> list[Effect]:
+        """An unsettled write stays posted for ever: only the receiver's fence proves that it cannot land."""
+        session = write.session
+        if result is not Written.FAILED_UNSETTLED:
+            session.posted -= 1
+        if result is not Written.OK:
+            return self._fail(session) + self._settle(session)
+        committed: Effect = TellPeer(write.peer, write.rank, write.commit)
+        return [committed, *self._settle(session)]
+
+    def _fail(self, session: SendSession) -> list[Effect]:
+        if session.failed or session.state is SendState.QUIET:
+            return []
+        session.failed = True
+        return [Observe(session.room, Fact(failed=True))]
+
+    def _settle(self, session: SendSession) -> list[Effect]:
+        """Say quiet once: nothing is outstanding here and nothing more will be posted."""
+        if not session.drained:
+            return []
+        session.move(SendInput.DRAINED)
+        progress = Progress.TRANSFERRING if session.failed else Progress.SUCCESS
+        return [Observe(session.room, Fact(progress, quiet=True))]
+
+    def _forget(self, room: Room) -> None:
+        self._sessions.pop(room, None)
+        self._ended.add(room)
+
+    def open_rooms(self) -> int:
+        """Sessions, for people and for tests that want none left."""
+        return len(self._sessions)

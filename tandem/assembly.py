@@ -1,0 +1,23 @@
+"""Plugs a role's two halves into the ring protocol. Production and the simulator build their ranks here."""
+
+from decode.receiver import KVReceiver
+from decode.role import DecodeRole
+from prefill.role import PrefillRole
+from prefill.sender import KVSender
+from tandem.core.config import Group, Limits, RoleName
+from tandem.core.ids import Epoch, RankId
+from tandem.core.rank import Place, Rank
+from tandem.core.scheduler import Scheduler
+
+
+def build_rank(group: Group, rank: RankId, epoch: Epoch, limits: Limits) -> Rank:
+    """One rank of a freshly formed ring. `limits` are equal on all its ranks."""
+    place = Place(group.name, rank, group.size, epoch)
+    layers = group.layers(rank)
+    match group.role:
+        case RoleName.PREFILL:
+            scheduler = Scheduler(PrefillRole(limits, window=2 * group.size))
+            return Rank(place, scheduler, KVSender(layers, limits.page_size))
+        case RoleName.DECODE:
+            scheduler = Scheduler(DecodeRole(limits, group.size))
+            return Rank(place, scheduler, KVReceiver(rank, layers))

@@ -1,0 +1,104 @@
+"""Random runs: a seed decides the cluster, its pace, the requests and when clients leave."""
+
+import random
+from dataclasses import dataclass
+
+from tandem.core.config import Group, Limits, RoleName, split_layers
+from tandem.core.ids import RankId, RequestId, Room
+from tandem.core.requests import Sampling, Work, pages_for
+from tandem.engine.fake import FakeEngine, reference_tokens
+from tandem.engine.memory import PlainMemory
+from tandem.engine.model import FAKE_EOS
+from tandem.ports import Engine
+from tandem.sim.client import Client
+from tandem.sim.clock import stream
+from tandem.sim.node import Pace
+from tandem.sim.world import Cluster, World
+
+LAYERS = 8
+CONTEXT = 128
+CELL_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run did, for progress and for comparing runs."""
+
+    seed: int
+    hash: str
+    ticks: int
+    requests: int
+    aborted: int
+
+
+def simulate(seed: int) -> Result:
+    """Run one seed to the end. Raises with the name of what was broken."""
+    rng = stream(seed, "cluster")
+    cluster = _cluster(rng)
+    client = Client(_reference)
+    world = World(seed, cluster, build_engine, client)
+    _load(world, cluster, stream(seed, "load"))
+    world.run()
+    client.check()
+    world.check_at_rest()
+    aborted = sum(answer.ended is not None and answer.ended.name == "CLIENT_GONE" for answer in client.answers.values())
+    return Result(seed, world.hash, world.ticks, len(client.answers), aborted)
+
+
+def build_engine(group: Group, rank: RankId, limits: Limits) -> Engine:
+    """The fake engine of one stage."""
+    layers = group.layers(rank)
+    memory = PlainMemory(layers, limits.num_pages, limits.page_size * CELL_BYTES)
+    return FakeEngine(memory, page_size=limits.page_size, last=layers[1] == LAYERS, context=limits.context)
+
+
+def _cluster(rng: random.Random) -> Cluster:
+    prefill, decode = rng.choice([1, 2, 3, 4, 8]), rng.choice([1, 2, 3, 4, 8])
+    page_size = rng.choice([1, 4, 16])
+    limits = Limits(
+        page_size=page_size,
+        num_pages=pages_for(rng.choice([100, 200, 2000]), page_size),
+        context=CONTEXT,
+        chunked_prefill_size=rng.choice([4, 16, 128]),
+        max_prefill_tokens=rng.choice([16, 64, 256]),
+        async_depth=rng.choice([0, 1, 2]),
+    )
+    groups = (
+        Group(RoleName.PREFILL, "p0", _partition(rng, prefill)),
+        Group(RoleName.DECODE, "d0", _partition(rng, decode)),
+    )
+    slow = rng.choice([1, 1, 20])
+    pace = Pace(message_us=(5, 400 * slow), write_us=(20, 2_000 * slow))
+    return Cluster(groups, limits, pace)
+
+
+def _partition(rng: random.Random, parts: int) -> tuple[int, ...]:
+    if rng.random() < 0.5:
+        return split_layers(LAYERS, parts)
+    cuts = sorted(rng.sample(range(1, LAYERS), parts - 1))
+    return tuple(high - low for low, high in zip([0, *cuts], [*cuts, LAYERS], strict=True))
+
+
+def _load(world: World, cluster: Cluster, rng: random.Random) -> None:
+    """Requests in bursts or one by one; every fourth client leaves at some moment."""
+    spread_us = rng.choice([0, 20_000, 200_000])
+    for number in range(rng.choice([1, 8, 24])):
+        work = _work(rng, number)
+        at_us = rng.randint(0, spread_us)
+        remaining_ms = rng.choice([600_000] * 9 + [rng.randint(0, 50)])
+        world.clock.at(at_us, lambda work=work, ms=remaining_ms: world.submit(work, "p0", "d0", ms))
+        if rng.random() < 0.25:
+            left_us = at_us + rng.choice([rng.randint(0, 2_000), rng.randint(0, 100_000)])
+            world.clock.at(left_us, lambda work=work: world.cancel(work, ("p0", "d0")))
+
+
+def _work(rng: random.Random, number: int) -> Work:
+    prompt = tuple(rng.randint(32, 126) for _ in range(rng.choice([1, 5, rng.randint(1, 90)])))
+    sampling = Sampling(temperature=rng.choice([0.0, 1.0]), seed=rng.getrandbits(32))
+    stop_ids = (FAKE_EOS,) if rng.random() < 0.8 else ()
+    room = Room(RequestId(number + 1), 1)
+    return Work(room, prompt, rng.choice([1, 2, 8, 30]), stop_ids, sampling, None)
+
+
+def _reference(work: Work) -> list[int]:
+    return reference_tokens(work.prompt, work.max_tokens, work.stop_ids, layers=LAYERS, sampling=work.sampling)

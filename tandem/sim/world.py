@@ -1,0 +1,175 @@
+"""A whole cluster in virtual time: the production Rank and Scheduler, an engine per rank, and nothing else is real."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import takewhile
+
+import msgspec
+
+from tandem.assembly import build_rank
+from tandem.core.config import Group, Limits, RoleName
+from tandem.core.errors import Divergence
+from tandem.core.events import Event, PeerOpened
+from tandem.core.ids import Epoch, RankId, Tick
+from tandem.core.inputs import Submit
+from tandem.core.messages import Cancel, Done, Hello, Token
+from tandem.core.rank import LEADER
+from tandem.core.requests import Reason, Work
+from tandem.ports import Engine
+from tandem.sim.client import Client
+from tandem.sim.clock import Action, Channel, Clock, stream
+from tandem.sim.node import Node, Pace
+
+EPOCH = Epoch(1)
+
+STEADY = Pace()
+
+EngineFactory = Callable[[Group, RankId, Limits], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """What to simulate: groups, their limits, how long things take."""
+
+    groups: tuple[Group, ...]
+    limits: Limits
+    pace: Pace = STEADY
+
+
+class World:
+    """Runs a cluster and checks after every event that ranks agree."""
+
+    def __init__(self, seed: int, cluster: Cluster, engines: EngineFactory, client: Client) -> None:
+        self.clock = Clock()
+        self.client = client
+        self.pace = cluster.pace
+        self.steps = 0
+        self._seed = seed
+        self._cluster = cluster
+        self._channels: dict[tuple[str, str, str], Channel] = {}
+        self._digests: dict[tuple[str, Tick], int] = {}
+        self._stepped: dict[tuple[str, RankId], Tick] = {}
+        self._hash = hashlib.blake2b(digest_size=8)
+        self._nodes = {
+            (group.name, RankId(rank)): self._node(group, RankId(rank), engines)
+            for group in cluster.groups
+            for rank in range(group.size)
+        }
+        self._introduce()
+
+    def _node(self, group: Group, rank: RankId, engines: EngineFactory) -> Node:
+        limits = self._cluster.limits
+        engine = engines(group, rank, limits)
+        hello = Hello(group.name, rank, group.size, 1, "sim", "sim", "", engine.memory.region)
+        rng = stream(self._seed, f"node {group.name} {rank}")
+        return Node(self, build_rank(group, rank, EPOCH, limits), engine, hello, rng)
+
+    def _introduce(self) -> None:
+        """Every prefill rank meets every decode rank, at its own time."""
+        rng = stream(self._seed, "handshakes")
+        for one in self._nodes.values():
+            for other in self._nodes.values():
+                if self._role(one) is not self._role(other):
+                    self.clock.after(rng.randint(0, 3_000), self._event(one, PeerOpened(other.hello)))
+
+    def _role(self, node: Node) -> RoleName:
+        return next(group.role for group in self._cluster.groups if group.name == node.rank.place.group)
+
+    def _event(self, node: Node, event: Event) -> Action:
+        return lambda: node.on(event)
+
+    def node(self, group: str, rank: RankId) -> Node:
+        """A rank by name."""
+        return self._nodes[group, rank]
+
+    @property
+    def nodes(self) -> list[Node]:
+        """All ranks."""
+        return list(self._nodes.values())
+
+    def send(self, sender: Node, receiver: Node, link: str, deliver: Action) -> None:
+        """Over the link of this name between two ranks: in order, with a random delay."""
+        self._channel(self._name(sender), self._name(receiver), link).send(deliver)
+
+    def _channel(self, sender: str, receiver: str, link: str) -> Channel:
+        key = (sender, receiver, link)
+        if key not in self._channels:
+            self._channels[key] = Channel(self.clock, stream(self._seed, "/".join(key)), self.pace.message_us)
+        return self._channels[key]
+
+    def _name(self, node: Node) -> str:
+        return f"{node.rank.place.group}.{node.rank.place.rank}"
+
+    # the router's side
+
+    def submit(self, work: Work, prefill: str, decode: str, remaining_ms: int = 600_000) -> None:
+        """Send one request to both groups of a pair, as the router does."""
+        self.client.submitted(work)
+        for group, peer in ((prefill, decode), (decode, prefill)):
+            if work.max_tokens == 1 and group == decode:
+                continue
+            named = None if work.max_tokens == 1 else peer
+            self._to_group(group, Submit(msgspec.structs.replace(work, peer=named), remaining_ms))
+
+    def cancel(self, work: Work, groups: tuple[str, ...], reason: Reason = Reason.CLIENT_GONE) -> None:
+        """The client left: tell the groups."""
+        for group in groups:
+            self._to_group(group, Cancel(work.room, reason))
+
+    def _to_group(self, group: str, message: Submit | Cancel) -> None:
+        node = self.node(group, LEADER)
+        self._channel("router", self._name(node), "intake").send(lambda: node.on(message))
+
+    def to_client(self, node: Node, message: Token | Done) -> None:
+        """A group speaks to the router."""
+        group = node.rank.place.group
+        self._hash.update(f"{group} {message}".encode())
+        self._channel(self._name(node), "router", "intake").send(lambda: self.client.on_message(group, message))
+
+    # running and checking
+
+    def run(self, most_events: int = 2_000_000) -> None:
+        """Until nothing is left to happen."""
+        while self.clock.advance():
+            self.steps += 1
+            if self.steps > most_events:
+                raise Divergence(f"still busy after {most_events} events")
+
+    def check_tick(self, node: Node) -> None:
+        """Every rank of a group has the same digest at the same tick."""
+        place = node.rank.place
+        done = self._stepped.get((place.group, place.rank), Tick(-1))
+        news = takewhile(lambda entry: entry[0].tick > done, reversed(node.rank.flight_record))
+        for frame, digest in reversed(list(news)):
+            expected = self._digests.setdefault((place.group, frame.tick), digest)
+            if digest != expected:
+                raise Divergence(f"{self._name(node)} has digest {digest:x} at tick {frame.tick}, others {expected:x}")
+            self._hash.update(digest.to_bytes(8, "big"))
+        self._stepped[place.group, place.rank] = node.rank.scheduler.tick
+
+    def check_at_rest(self) -> None:
+        """Nothing is left anywhere: rooms, sessions, facts, pages."""
+        for node in self.nodes:
+            role = node.rank.scheduler.role
+            role.pool.audit()
+            left = {
+                "queues": any(role.lengths()),
+                "sessions": node.rank.courier.open_rooms(),
+                "facts": len(node.column) + (len(node.table) if node.table else 0),
+                "pages": role.pool.num_pages - role.pool.free,
+                "votes": len(node.rank.scheduler.votes),
+                "flights": len(node.rank.scheduler.flights),
+            }
+            if any(left.values()):
+                raise Divergence(f"{self._name(node)} is not at rest: {left}")
+
+    @property
+    def ticks(self) -> int:
+        """Ticks that any group has stepped."""
+        return len(self._digests)
+
+    @property
+    def hash(self) -> str:
+        """Equal for equal runs: every digest of every rank and every message to the router, in order."""
+        return self._hash.hexdigest()
