@@ -18,7 +18,7 @@ RETRY_MS = 50
 class DecodeRole:
     """FCFS into L = D + d slots. Pages are given only while every admitted request could still finish."""
 
-    kinds = (Kind.TRANSFERRED, Kind.FAILED, Kind.QUIET)
+    kinds: tuple[Kind, ...] = (Kind.TRANSFERRED, Kind.FAILED, Kind.QUIET)
 
     def __init__(self, limits: Limits, size: int) -> None:
         self.pool = PagePool(limits.num_pages, limits.page_size)

@@ -17,7 +17,7 @@ WINDOW = Slot(0)
 class PrefillRole:
     """FCFS. A whole prompt's pages are reserved at admission: holding a part while waiting for the rest deadlocks."""
 
-    kinds = (Kind.BOOTSTRAPPED, Kind.FAILED, Kind.QUIET)
+    kinds: tuple[Kind, ...] = (Kind.BOOTSTRAPPED, Kind.FAILED, Kind.QUIET)
 
     def __init__(self, limits: Limits, window: int) -> None:
         self.pool = PagePool(limits.num_pages, limits.page_size)

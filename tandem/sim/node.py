@@ -56,9 +56,9 @@ class Node:
     def _do(self, effect: Effect) -> None:
         world, place = self.world, self.rank.place
         match effect:
-            case SendNext(message=message):
+            case SendNext(message=passed):
                 following = world.node(place.group, RankId((place.rank + 1) % place.size))
-                world.send(self, following, "ring", lambda: following.on(message))
+                world.send(self, following, "ring", lambda: following.on(passed))
             case SendHidden(header=header):
                 payload = self._hidden_out.pop(header.tick)
                 following = world.node(place.group, RankId(place.rank + 1))
@@ -74,9 +74,9 @@ class Node:
                 self._post(effect)
             case TellRouter(message=message):
                 world.to_client(self, message)
-            case TellPeer(group=group, rank=rank, message=message):
+            case TellPeer(group=group, rank=rank, message=told):
                 peer = world.node(group, rank)
-                world.send(self, peer, "peer", lambda: peer.on(message))
+                world.send(self, peer, "peer", lambda: peer.on(told))
 
     def take_hidden(self, header: Hidden, payload: bytes) -> None:
         """Hidden states have come in; the driver keeps the tensor, the rank sees the header."""

@@ -2,6 +2,7 @@
 
 import random
 from dataclasses import dataclass
+from functools import partial
 
 from tandem.core.config import Group, Limits, RoleName, split_layers
 from tandem.core.ids import RankId, RequestId, Room
@@ -86,10 +87,10 @@ def _load(world: World, cluster: Cluster, rng: random.Random) -> None:
         work = _work(rng, number)
         at_us = rng.randint(0, spread_us)
         remaining_ms = rng.choice([600_000] * 9 + [rng.randint(0, 50)])
-        world.clock.at(at_us, lambda work=work, ms=remaining_ms: world.submit(work, "p0", "d0", ms))
+        world.clock.at(at_us, partial(world.submit, work, "p0", "d0", remaining_ms))
         if rng.random() < 0.25:
             left_us = at_us + rng.choice([rng.randint(0, 2_000), rng.randint(0, 100_000)])
-            world.clock.at(left_us, lambda work=work: world.cancel(work, ("p0", "d0")))
+            world.clock.at(left_us, partial(world.cancel, work, ("p0", "d0")))
 
 
 def _work(rng: random.Random, number: int) -> Work:
