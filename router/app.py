@@ -1,0 +1,252 @@
+"""The router's main: two HTTP ports, one loop, and a thread that looks at the registry."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+import uvloop
+import zmq
+import zmq.asyncio
+from fastapi import FastAPI
+
+from router.edge import Connection
+from router.ports import Members, Model
+from router.routes import build_admin_app, build_app
+from router.service import Rules, Service
+from tandem.core.config import RouterOptions
+from tandem.core.errors import ConfigError
+from tandem.core.members import Member
+from tandem.engine.model import read_shape
+from tandem.engine.tokens import load_tokenizer
+from tandem.runtime.leash import leash
+from tandem.runtime.links import Sockets
+from tandem.runtime.registry import Registry
+
+POLL_S, POLL_UNREADY_S = 1.0, 0.1
+STOP_S = 2
+"""Time for open answers to end after a signal; the whole stop takes less than 3 s."""
+
+log = logging.getLogger("tandem.router")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What the router does not make itself: chosen once, here in main, and doubles in tests."""
+
+    model: Model
+    members: Members
+    connector: Callable[[zmq.asyncio.Context], Callable[[str], zmq.asyncio.Socket]]
+    """Given the loop's context, makes what opens a DEALER to an address."""
+
+
+def real_parts(options: RouterOptions) -> Parts:
+    """The model's tokenizer, the registry, and sockets that prove the cluster's secret. Raises ConfigError."""
+    secret = read_secret(options.secret_file)
+
+    def connector(context: zmq.asyncio.Context) -> Callable[[str], zmq.asyncio.Socket]:
+        sockets = Sockets(context, secret)
+        return lambda address: sockets.connect(zmq.DEALER, address)
+
+    registry = Registry(options.registry_url, options.cluster, secret)
+    shape = read_shape(options.model)
+    model = Model(options.served_model_name or options.model, shape.vocab, load_tokenizer(options.model, shape))
+    return Parts(model, registry.members, connector)
+
+
+def read_secret(path: str) -> bytes:
+    """The cluster secret; empty without a file. Raises ConfigError."""
+    try:
+        return Path(path).read_bytes() if path else b""
+    except OSError as error:
+        raise ConfigError(f"cannot read the cluster secret {path}: {error.strerror}") from None
+
+
+class Router:
+    """A router in this process. `serve` blocks; `group_lost` and `stop` may be called from any thread, at any time."""
+
+    def __init__(self, options: RouterOptions, parts: Parts, rules: Rules | None = None) -> None:
+        self._options = options
+        self._parts = parts
+        self._rules = rules or Rules(options.max_concurrent_requests, options.request_timeout_s)
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._early: list[Callable[[], None]] = []
+        self._stopping = threading.Event()
+        self._stop: asyncio.Event
+        self._exit_code = 0
+        self._poll_s = POLL_UNREADY_S
+        self.service: Service
+
+    def serve(self, on_ready: Callable[[str, str], None]) -> int:
+        """Serve until a signal or `stop`; returns the exit code. `on_ready(url, admin_url)` is called on the loop.
+
+        Signals are only heard on the main thread. Raises ConfigError for an address that cannot be bound.
+        """
+        options = self._options
+        with (
+            bound(options.host, options.port) as data,
+            bound(options.admin_host, options.admin_port) as admin,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            runner.run(self._serve(data, admin, on_ready))
+        return self._exit_code
+
+    def group_lost(self, name: str, cause: str) -> None:
+        """A supervisor saw one of this group's processes end: its requests fail now, not after a silence."""
+        self._call(lambda: self.service.on_lost(name, cause))
+
+    def hear(self, line: str) -> None:
+        """A line from the supervisor's pipe: `lost GROUP CAUSE...`. Others are ignored, for those to come."""
+        words = line.split(" ", 2)
+        if len(words) == 3 and words[0] == "lost":
+            self.group_lost(words[1], words[2])
+
+    def stop(self) -> None:
+        """End `serve`, as a signal does."""
+        self._call(lambda: self._stop.set())
+
+    def _call(self, action: Callable[[], None]) -> None:
+        """Run on the loop's thread: soon, once it runs, or never when it is over."""
+        with self._lock:
+            if self._loop is None:
+                self._early.append(action)
+                return
+        with contextlib.suppress(RuntimeError):  # the loop has ended
+            self._loop.call_soon_threadsafe(action)
+
+    async def _serve(self, data: socket.socket, admin: socket.socket, on_ready: Callable[[str, str], None]) -> None:
+        self._stop = asyncio.Event()
+        context = zmq.asyncio.Context()
+        connect = self._parts.connector(context)
+        self.service = Service(self._rules, self._parts.model, connect, self._crashed)
+        urls = (url_of(data), url_of(admin))
+        servers = [
+            _Server(build_app(self.service, self._running), data, lifespan="on"),
+            _Server(build_admin_app(self.service), admin, lifespan="off"),
+        ]
+        with self._signals():
+            serving = [asyncio.create_task(server.serve(sockets=[server.socket])) for server in servers]
+            while not all(server.started for server in servers) and not any(task.done() for task in serving):
+                await asyncio.sleep(0.01)
+            if all(server.started for server in servers):
+                on_ready(*urls)
+            await asyncio.wait([asyncio.create_task(self._stop.wait()), *serving], return_when="FIRST_COMPLETED")
+            self.service.drain()
+            for server in servers:
+                server.should_exit = True
+            await asyncio.gather(*serving)
+        context.destroy(linger=500)
+
+    @contextlib.asynccontextmanager
+    async def _running(self, app: FastAPI) -> AsyncIterator[None]:
+        """The lifespan: from here on the loop takes calls, and the registry is looked at."""
+        await self.service.start()
+        with self._lock:
+            self._loop = asyncio.get_running_loop()
+        for action in self._early:
+            action()
+        poll = threading.Thread(target=self._poll, args=(self._loop,), name="registry", daemon=True)
+        poll.start()
+        yield
+        self._stopping.set()
+        await self.service.stop()
+
+    def _poll(self, loop: asyncio.AbstractEventLoop) -> None:
+        """A thread, as redis calls block. A registry that fails leaves the last known members in place."""
+        failing = False
+        while not self._stopping.is_set():
+            try:
+                members = self._parts.members()
+            except Exception as error:  # noqa: BLE001  whatever it is, serving what is known is better than ending
+                if not failing:
+                    log.warning("the registry cannot be read, going on with the last known members: %s", error)
+                failing = True
+            else:
+                failing = False
+                with contextlib.suppress(RuntimeError):  # the loop has just ended
+                    loop.call_soon_threadsafe(self._on_members, members)
+            self._stopping.wait(self._poll_s)
+
+    def _on_members(self, members: list[Member]) -> None:
+        self.service.on_members(members)
+        self._poll_s = POLL_S if self.service.ready() else POLL_UNREADY_S
+
+    @contextlib.contextmanager
+    def _signals(self) -> Iterator[None]:
+        """SIGTERM and SIGINT stop the router; a second one is left to whoever had them before."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+        signals = (signal.SIGTERM, signal.SIGINT)
+        for number in signals:
+            loop.add_signal_handler(number, self._stop.set)
+        try:
+            yield
+        finally:
+            for number in signals:
+                loop.remove_signal_handler(number)
+
+    def _crashed(self, error: BaseException) -> None:
+        """A bug of ours on the way of the tokens: no answer can be trusted to end, so all end now."""
+        log.critical("the router cannot go on", exc_info=error)
+        self._exit_code = 1
+        self._stop.set()
+
+
+class _Server(uvicorn.Server):
+    """One port. The signals are the router's, not the server's."""
+
+    def __init__(self, app: FastAPI, bound_to: socket.socket, lifespan: Any) -> None:
+        config = uvicorn.Config(
+            app,
+            http=Connection,
+            ws="none",
+            lifespan=lifespan,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_graceful_shutdown=STOP_S,
+        )
+        super().__init__(config)
+        self.socket = bound_to
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def serve(options: RouterOptions, on_ready: Callable[[str, str], None]) -> int:
+    """Run a router of its own until a signal; returns the exit code. Raises ConfigError."""
+    router = Router(options, real_parts(options))
+    if options.supervised:
+        leash(router.hear, router.stop)
+    return router.serve(on_ready)
+
+
+@contextlib.contextmanager
+def bound(host: str, port: int) -> Iterator[socket.socket]:
+    """A bound TCP socket. Raises ConfigError that says what to change."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=2048)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port"
+        ) from None
+    with listener:
+        yield listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where clients find it."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

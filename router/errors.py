@@ -1,0 +1,108 @@
+"""What a client is told when something is wrong: OpenAI's error shape, with one code per cause."""
+
+from typing import assert_never
+
+import msgspec
+
+from tandem.core.config import RoleName
+from tandem.core.requests import Reason
+
+INTERNAL_TEXT = "the router failed on this request; it is our bug, and the x-request-id finds it in the logs"
+"""The fixed text of every 500: what went wrong inside is for the logs alone."""
+
+
+class ApiError(Exception):
+    """One refused or failed request: the HTTP status, and what stands in the body's `error`."""
+
+    def __init__(
+        self, status: int, code: str, message: str, param: str | None = None, retry_after_s: int | None = None
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.param = param
+        self.retry_after_s = retry_after_s
+
+    @property
+    def kind(self) -> str:
+        """OpenAI's `type`: who has to change something."""
+        if self.status == 429:
+            return "rate_limit_error"
+        return "invalid_request_error" if self.status < 500 else "server_error"
+
+    def body(self) -> bytes:
+        """The JSON body; mid-stream, the payload of the error event."""
+        error = {"message": self.message, "type": self.kind, "code": self.code, "param": self.param}
+        return msgspec.json.encode({"error": error})
+
+    def headers(self) -> dict[str, str]:
+        """The headers that repeat the cause for programs that never read bodies."""
+        headers = {"x-tandem-error-code": self.code}
+        if self.retry_after_s is not None:
+            headers["retry-after"] = str(self.retry_after_s)
+        return headers
+
+
+def internal() -> ApiError:
+    """Our own bug."""
+    return ApiError(500, "internal_error", INTERNAL_TEXT)
+
+
+def group_lost(role: RoleName, name: str, cause: str) -> ApiError:
+    """A group went away while it worked for the client."""
+    return ApiError(502, "group_lost", f"{role.value} group {name} was lost: {cause}")
+
+
+def violation(role: RoleName, name: str, what: str) -> ApiError:
+    """A group sent what the protocol does not allow: no text can be vouched for from here on."""
+    return ApiError(502, "protocol_violation", f"{role.value} group {name} {what}")
+
+
+def deadline_passed(timeout_s: float) -> ApiError:
+    """The request's own deadline, kept by the router even when both groups are silent."""
+    return ApiError(504, "deadline_exceeded", f"the request was not finished within {timeout_s:g} s")
+
+
+def client_gone() -> ApiError:
+    """Never sent, as nobody is left to read it: 499 is for the log."""
+    return ApiError(499, "client_gone", "the client closed the connection")
+
+
+def slow_reader() -> ApiError:
+    """The client reads more slowly than the limits allow."""
+    return ApiError(499, "slow_reader", "the client did not read its stream")
+
+
+def shutting_down() -> ApiError:
+    """The router got a signal."""
+    return ApiError(503, "shutting_down", "the router is shutting down", retry_after_s=1)
+
+
+def stalled(seconds: float) -> ApiError:
+    """The router's process was stopped, or starved, for longer than the groups wait."""
+    return ApiError(503, "router_stalled", f"the router did not run for {seconds:.1f} s", retry_after_s=1)
+
+
+def ended_with(reason: Reason, role: RoleName, name: str) -> ApiError:
+    """The answer to a request that a group ended for `reason` before its last token."""
+    who = f"{role.value} group {name}"
+    match reason:
+        case Reason.QUEUE_FULL:
+            return ApiError(429, "queue_full", f"{who} holds as many requests as it can", retry_after_s=1)
+        case Reason.DEADLINE:
+            return ApiError(504, "deadline_exceeded", f"the request's deadline passed on {who}")
+        case Reason.TOO_LARGE:
+            return ApiError(400, "context_length_exceeded", f"the request can never fit into {who}")
+        case Reason.TRANSFER_FAILED:
+            return ApiError(502, "kv_transfer_failed", f"{who} could not hand over the prompt's KV cache")
+        case Reason.GROUP_LOST:
+            return group_lost(role, name, "it lost one of its ranks")
+        case Reason.PEER_ENDED:
+            return group_lost(role, name, "its peer group ended the request and gave no reason")
+        case Reason.CLIENT_GONE:
+            return ApiError(500, "request_aborted", f"{who} aborted the request")
+        case Reason.STOP | Reason.LENGTH | Reason.STOP_STRING:
+            return violation(role, name, f"ended the request as {reason.value!r} before its last token")
+        case _:
+            assert_never(reason)

@@ -1,0 +1,182 @@
+"""Which groups can take requests: what the registry says, what the groups say, and what their supervisor says."""
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from tandem.core.config import Group, RoleName
+from tandem.core.ids import RankId
+from tandem.core.members import Member
+from tandem.core.messages import Load
+
+SILENCE_S = 5.0
+"""A group that sends no Load for this long is lost; it sends one each second."""
+
+NAP_S = 2.0
+"""A router that did not look at its clock for this long was asleep itself and accuses nobody of silence."""
+
+
+class State(enum.Enum):
+    """What keeps a group from taking requests; its text completes the sentence `group p0 ...`."""
+
+    MISSING = "has ranks missing"
+    FORMING = "is forming its ring"
+    OTHER_MODEL = "serves another model"
+    CONNECTING = "was not heard yet"
+    USABLE = "is usable"
+    SILENT = "is silent"
+    LOST = "was lost"
+
+
+@dataclass(frozen=True)
+class Connect:
+    """Talk to this group's rank 0 at this address from now on."""
+
+    group: str
+    address: str
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Every open request on this group has failed."""
+
+    group: str
+    cause: str
+
+
+@dataclass(frozen=True)
+class Drop:
+    """This group is gone: close its connection."""
+
+    group: str
+
+
+Change = Connect | Lost | Drop
+_Identity = tuple[int, int, str]  # incarnation, epoch and intake of rank 0
+
+
+@dataclass
+class Watched:
+    """One group as this router knows it."""
+
+    group: Group
+    ranks: dict[RankId, Member] = field(default_factory=dict)
+    identity: _Identity | None = None  # whom we are connected to
+    heard: float | None = None  # when that one last sent a Load
+    silent: bool = False
+    lost: str | None = None  # the cause, until another incarnation or epoch shows up
+    load: Load | None = None
+
+    @property
+    def head(self) -> Member | None:
+        return self.ranks.get(RankId(0))
+
+    @property
+    def trusted(self) -> bool:
+        """Open requests may be on it."""
+        return self.identity is not None and not self.silent and self.lost is None
+
+
+class Membership:
+    """Pure: time is an argument, and what has to be done about a change is returned."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._groups: dict[str, Watched] = {}
+        self._looked: float | None = None
+
+    def on_members(self, members: Iterable[Member], now: float) -> list[Change]:
+        """The registry's whole truth of this moment."""
+        for watched in self._groups.values():
+            watched.ranks = {}
+        # The newest entry of a rank wins: its predecessor's lease may not have run out yet.
+        for member in sorted(members, key=lambda member: member.boot_ms):
+            watched = self._groups.setdefault(member.group.name, Watched(member.group))
+            watched.group = member.group
+            watched.ranks[member.rank] = member
+        changes = self.on_time(now)
+        for name, watched in list(self._groups.items()):
+            changes += self._follow(watched)
+            if not watched.ranks and (watched.heard is None or not watched.trusted):
+                del self._groups[name]
+                changes.append(Drop(name))
+        return changes
+
+    def on_time(self, now: float) -> list[Change]:
+        """Declares silent groups lost. Call it about once a second."""
+        nap = now - self._looked if self._looked is not None else 0.0
+        self._looked = now
+        changes: list[Change] = []
+        for name, watched in self._groups.items():
+            if watched.heard is None or not watched.trusted:
+                continue
+            if nap > NAP_S:
+                watched.heard = min(now, watched.heard + nap)
+            if now - watched.heard > SILENCE_S:
+                watched.silent = True
+                changes.append(Lost(name, f"no sign of life for {SILENCE_S:g} s"))
+        return changes
+
+    def on_load(self, group: str, now: float, load: Load | None = None) -> None:
+        """A group's sign of life."""
+        watched = self._groups.get(group)
+        if watched is not None and watched.identity is not None:
+            watched.heard, watched.silent, watched.load = now, False, load
+
+    def on_lost(self, group: str, cause: str) -> list[Change]:
+        """Somebody who knows says so. It stays lost until the registry shows another incarnation or epoch of it."""
+        watched = self._groups.get(group)
+        if watched is None or watched.lost is not None:
+            return []
+        watched.lost = cause
+        return [Lost(group, cause)]
+
+    def usable(self) -> list[Member]:
+        """Rank 0 of every group that can take requests."""
+        return [
+            watched.head
+            for watched in self._groups.values()
+            if watched.head is not None and self.state(watched) is State.USABLE
+        ]
+
+    def groups(self) -> list[Watched]:
+        """Everything known, by name."""
+        return [self._groups[name] for name in sorted(self._groups)]
+
+    def state(self, watched: Watched) -> State:
+        """The first thing that keeps this group from taking requests."""
+        head = watched.head
+        if watched.lost is not None:
+            return State.LOST
+        if head is None or len(watched.ranks) < watched.group.size:
+            return State.MISSING
+        if head.model != self._model:
+            return State.OTHER_MODEL
+        if watched.identity is None or head.epoch == 0:
+            return State.FORMING
+        if watched.silent:
+            return State.SILENT
+        return State.CONNECTING if watched.heard is None else State.USABLE
+
+    def why_none(self) -> tuple[str, str]:
+        """Error code and sentence for a moment in which there is no usable pair."""
+        for role in RoleName:
+            groups = [watched for watched in self.groups() if watched.group.role is role]
+            if not any(self.state(watched) is State.USABLE for watched in groups):
+                told = "; ".join(f"{watched.group.name} {self.state(watched).value}" for watched in groups)
+                return f"no_{role.value}", f"no {role.value} group is usable: {told or 'none is registered'}"
+        prints = ", ".join(f"{head.group.name} has {head.fingerprint}" for head in self.usable())
+        return "incompatible_pair", f"no prefill and decode group have equal fingerprints: {prints}"
+
+    def _follow(self, watched: Watched) -> list[Change]:
+        """Connect to a rank 0 that is new, or new again."""
+        head = watched.head
+        if head is None or not head.intake or head.epoch == 0 or head.model != self._model:
+            return []
+        identity = (head.incarnation, int(head.epoch), head.intake)
+        if identity == watched.identity:
+            return []
+        name, was_trusted = watched.group.name, watched.trusted and watched.heard is not None
+        watched.identity, watched.heard, watched.silent, watched.lost = identity, None, False, None
+        changes: list[Change] = [Lost(name, f"it started over as epoch {head.epoch}")] if was_trusted else []
+        return [*changes, Connect(name, head.intake)]

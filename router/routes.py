@@ -1,0 +1,99 @@
+"""The routes of both ports. Thin: they name what there is; `answer` and `service` do the work."""
+
+import importlib.metadata
+from collections.abc import Callable
+from typing import Any
+
+from fastapi import FastAPI, Request, Response
+
+from router.answer import Answer
+from router.asked import model_not_found
+from router.chat import Chat
+from router.completions import Completions
+from router.edge import answer, install
+from router.errors import shutting_down
+from router.format import Dialect
+from router.schema import Body, ChatBody, CompletionBody, components
+from router.service import Service
+
+
+def build_app(service: Service, lifespan: Callable[[FastAPI], Any] | None = None) -> FastAPI:
+    """The data port."""
+    app = FastAPI(
+        title="Tandem", version=version(), lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
+    )
+    _completion(app, service, "/v1/chat/completions", Chat(), ChatBody)
+    _completion(app, service, "/v1/completions", Completions(), CompletionBody)
+    model = {"id": service.model.name, "object": "model", "created": 0, "owned_by": "tandem"}
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        return {"object": "list", "data": [model]}
+
+    @app.get("/v1/models/{name:path}")
+    async def one_model(name: str) -> dict[str, Any]:
+        if name != service.model.name:
+            raise model_not_found(name, service.model.name)
+        return model
+
+    @app.get("/version")
+    async def its_version() -> dict[str, str]:
+        return {"version": version()}
+
+    _health(app, service)
+    _document(app)
+    return install(app)
+
+
+def build_admin_app(service: Service) -> FastAPI:
+    """The admin port."""
+    app = FastAPI(title="Tandem admin", version=version(), docs_url=None, redoc_url=None, redirect_slashes=False)
+
+    @app.get("/workers")
+    async def workers() -> dict[str, Any]:
+        return {"workers": service.workers()}
+
+    @app.get("/requests")
+    async def requests() -> dict[str, int]:
+        return {"open": len(service.requests), "admitted": service.admitted}
+
+    _health(app, service)
+    return install(app)
+
+
+def _completion(app: FastAPI, service: Service, path: str, dialect: Dialect, body: type[Body]) -> None:
+    schema = {"$ref": f"#/components/schemas/{body.__name__}"}
+    content = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+
+    @app.post(path, response_class=Response, openapi_extra=content, summary=f"See {body.__name__}", name=body.__name__)
+    async def complete(request: Request) -> Response:
+        return Answer(service, dialect)
+
+
+def _health(app: FastAPI, service: Service) -> None:
+    @app.get("/livez")
+    async def livez() -> dict[str, str]:
+        return {"status": "alive"}
+
+    @app.get("/readyz", response_model=None)
+    async def readyz() -> Response | dict[str, str]:
+        if service.draining:
+            return answer(shutting_down())
+        return {"status": "ready"} if service.ready() else answer(service.not_ready())
+
+
+def _document(app: FastAPI) -> None:
+    """The bodies are msgspec types, which FastAPI cannot describe itself."""
+    describe = app.openapi
+
+    def openapi() -> dict[str, Any]:
+        document = describe()
+        document.setdefault("components", {}).setdefault("schemas", {}).update(components(ChatBody, CompletionBody))
+        return document
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def version() -> str:
+    """Of the installed package."""
+    return importlib.metadata.version("tandem")

@@ -1,0 +1,152 @@
+"""The request bodies of the OpenAI API, as strict types; a body that does not fit is answered with the field's name."""
+
+import re
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from router.errors import ApiError
+
+NESTING_MAX = 64
+MESSAGES_MAX = 1024
+
+Stop = Annotated[str, Meta(min_length=1, max_length=256)]
+TokenId = Annotated[int, Meta(ge=0)]
+Count = Annotated[int, Meta(ge=1)]
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool | None = None
+
+
+class Body(msgspec.Struct, kw_only=True):
+    """What chat and completions share. Null means absent, as everywhere in this API."""
+
+    model: str
+    max_tokens: Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: Stop | Annotated[list[Stop], Meta(max_length=16)] | None = None
+    n: int | None = None
+    ignore_eos: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    user: str | None = None
+
+
+class TextPart(msgspec.Struct):
+    type: Literal["text"]
+    text: str
+
+
+class Message(msgspec.Struct):
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str | list[TextPart]
+
+
+class ChatBody(Body, kw_only=True):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Meta(min_length=1, max_length=MESSAGES_MAX)]
+    max_completion_tokens: Count | None = None
+
+
+class CompletionBody(Body, kw_only=True):
+    """POST /v1/completions. A list holds token ids, or exactly one text, or exactly one list of token ids."""
+
+    prompt: str | list[TokenId | str | list[TokenId]]
+
+
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "best_of": (1,),
+    "echo": (False,),
+    "suffix": ("",),
+    "presence_penalty": (0,),
+    "frequency_penalty": (0,),
+    "repetition_penalty": (1,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "top_k": (0, -1),
+    "min_p": (0,),
+    "min_tokens": (0,),
+    "stop_token_ids": ([],),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "modalities": (["text"],),
+    "audio": (),
+    "web_search_options": (),
+}
+"""Known fields that would change the result and cannot yet, with values that mean no change; null always does."""
+
+T = TypeVar("T", bound=Body)
+
+_STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
+_FAULT = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
+_MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
+
+
+def decode(payload: bytes, kind: type[T]) -> T:
+    """Read a body. Raises ApiError 400 that names the field."""
+    try:
+        body = msgspec.json.decode(payload, type=kind)
+        fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise ApiError(400, "invalid_json", f"the body is not JSON in UTF-8: {error}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    _check_nesting(payload)
+    for name in NEUTRAL.keys() & fields.keys():
+        _check_neutral(name, msgspec.json.decode(fields[name]))
+    if body.stream_options is not None and not body.stream:
+        message = "stream_options is only allowed when stream is true"
+        raise ApiError(400, "invalid_value", message, "stream_options")
+    return body
+
+
+def components(*kinds: type[Body]) -> dict[str, Any]:
+    """The bodies as OpenAPI schemas, by name."""
+    return msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")[1]
+
+
+def _check_neutral(name: str, value: Any) -> None:
+    if value is not None and value not in NEUTRAL[name]:
+        raise ApiError(400, "unsupported_parameter", f"{name} is not supported yet with this value", name)
+
+
+def _check_nesting(payload: bytes) -> None:
+    """Bound the depth. Only for valid JSON: with a string that never ends the search would take quadratic time."""
+    if payload.count(b"[") + payload.count(b"{") <= NESTING_MAX:
+        return
+    depth = 0
+    for match in _STRING_OR_BRACKET.finditer(payload):
+        first = payload[match.start()]
+        if first in b"[{":
+            depth += 1
+            if depth > NESTING_MAX:
+                raise _too_deep()
+        elif first in b"]}":
+            depth -= 1
+
+
+def _too_deep() -> ApiError:
+    return ApiError(400, "invalid_json", f"the body nests deeper than {NESTING_MAX} levels")
+
+
+def _invalid(fault: str) -> ApiError:
+    """Turn msgspec's `Expected ..., got ... - at $.a[0].b` into the API's shape."""
+    match = _FAULT.fullmatch(fault)
+    what, path = (match["what"], match["path"]) if match else (fault, None)
+    if missing := _MISSING.fullmatch(what):
+        param = f"{path}.{missing['field']}" if path else missing["field"]
+        return ApiError(400, "missing_required_parameter", f"{param} is required", param)
+    code = "invalid_type" if ", got `" in what else "invalid_value"
+    return ApiError(400, code, f"{path or 'the body'}: {what[:1].lower()}{what[1:]}", path or None)

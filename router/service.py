@@ -1,0 +1,207 @@
+"""The router's one object on the loop: it joins membership, placement, the book of requests and the sockets."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import zmq.asyncio
+
+from router.asked import Asked, work_of
+from router.errors import ApiError, deadline_passed, shutting_down, stalled
+from router.format import Dialect
+from router.membership import Change, Connect, Drop, Lost, Membership, State
+from router.placement import Pair, RoundRobin, pairs
+from router.ports import Model
+from router.requests import Exchange, Requests, groups_of
+from router.stream import Stream
+from router.upstream import Upstream
+from tandem.core.errors import ConfigError
+from tandem.core.ids import RequestId, Room
+from tandem.core.members import Member
+from tandem.core.messages import Load, ToRouter
+
+INLINE_BYTES = 8 * 1024
+"""A longer body is parsed and tokenised on a thread, so that it does not hold up everybody's tokens."""
+
+TICK_S = 1.0
+STALL_S = 4.0
+"""Groups give up the requests of a router that they have not heard for 5 s, and cannot tell it so."""
+
+log = logging.getLogger("tandem.router")
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What the operator may set, and what tests shorten."""
+
+    max_concurrent_requests: int = 1024
+    request_timeout_s: float = 600.0
+    max_payload_bytes: int = 4 * 1024 * 1024
+    body_timeout_s: float = 30.0
+    ping_s: float = 5.0
+    stalled_write_s: float = 30.0
+
+
+class Service:
+    """Lives on the loop's thread; only `start` and `stop` are coroutines. `crashed` hears of our own bugs."""
+
+    def __init__(
+        self,
+        rules: Rules,
+        model: Model,
+        connect: Callable[[str], zmq.asyncio.Socket],
+        crashed: Callable[[BaseException], None],
+    ) -> None:
+        self.rules = rules
+        self.model = model
+        self.membership = Membership(model.name)
+        self.draining = False
+        self._placement = RoundRobin()
+        self._connect = connect
+        self._crashed = crashed
+        self._admitted = 0
+        self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenise")
+
+    async def start(self) -> None:
+        """Call once, on the loop."""
+        self._loop = asyncio.get_running_loop()
+        self.upstream = Upstream(self._connect, self._on_message, self._crashed)
+        self.requests = Requests(self.upstream.send, self._loop, self.rules.request_timeout_s)
+        self._ticking = asyncio.create_task(self._tick())
+
+    async def stop(self) -> None:
+        """Ends what is still open, and closes the sockets."""
+        self.drain()
+        self._ticking.cancel()
+        self.upstream.close()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def drain(self) -> None:
+        """Refuse new requests and end the open ones, honestly."""
+        self.draining = True
+        self.requests.fail_all(shutting_down())
+
+    @contextlib.contextmanager
+    def admission(self) -> Iterator[None]:
+        """A place among the concurrent requests, from before its body is read. Raises ApiError 429 or 503."""
+        if self.draining:
+            raise shutting_down()
+        if self._admitted >= self.rules.max_concurrent_requests:
+            text = f"this router already serves {self._admitted} requests, its limit"
+            raise ApiError(429, "too_many_requests", text, retry_after_s=1)
+        self._admitted += 1
+        try:
+            yield
+        finally:
+            self._admitted -= 1
+
+    @property
+    def admitted(self) -> int:
+        """Requests being read, waiting or being answered."""
+        return self._admitted
+
+    async def begin(
+        self, dialect: Dialect, payload: bytes, rid: RequestId, deadline: float
+    ) -> tuple[Asked, Pair, Exchange]:
+        """Understand a body and send its work to a pair. Raises ApiError."""
+        if len(payload) <= INLINE_BYTES:
+            ask = dialect.read(payload, self.model)
+        else:
+            ask = await self._read_aside(dialect, payload, deadline)
+        if self.draining:
+            raise shutting_down()
+        pair = self._placement.choose(self.membership.usable())
+        if pair is None:
+            raise self.not_ready()
+        work = work_of(ask, Room(rid, 1), pair.prefill.limits, pair.decode.limits)
+        detokenizer = self.model.tokenizer.detokenizer()
+        stream = Stream(work, groups_of(work, pair), self.model.vocab, detokenizer, ask.stops)
+        return ask, pair, self.requests.open(work, pair, stream, deadline=deadline, streaming=ask.streaming)
+
+    async def _read_aside(self, dialect: Dialect, payload: bytes, deadline: float) -> Asked:
+        """On a thread; waiting for one counts against the deadline."""
+        try:
+            async with asyncio.timeout_at(deadline):
+                return await self._loop.run_in_executor(self._pool, dialect.read, payload, self.model)
+        except TimeoutError:
+            raise deadline_passed(self.rules.request_timeout_s) from None
+
+    def not_ready(self) -> ApiError:
+        """Why no request can be placed at this moment."""
+        code, text = self.membership.why_none()
+        return ApiError(503, code, text, retry_after_s=1)
+
+    def ready(self) -> bool:
+        """At least one compatible pair is usable."""
+        return not self.draining and bool(pairs(self.membership.usable()))
+
+    def on_members(self, members: list[Member]) -> None:
+        """A new look at the registry."""
+        self._apply(self.membership.on_members(members, self._loop.time()))
+
+    def on_lost(self, group: str, cause: str) -> None:
+        """Somebody who knows says that this group is gone."""
+        self._apply(self.membership.on_lost(group, cause))
+
+    def _on_message(self, group: str, message: ToRouter) -> None:
+        if isinstance(message, Load):
+            self.membership.on_load(group, self._loop.time(), message)
+        else:
+            self.requests.on_message(group, message)
+
+    async def _tick(self) -> None:
+        looked = self._loop.time()
+        while True:
+            now = self._loop.time()
+            if now - looked > STALL_S:
+                log.error("the router was stopped for %.1f s", now - looked)
+                self.requests.fail_all(stalled(now - looked))
+            looked = now
+            self._apply(self.membership.on_time(now))
+            self.upstream.watch()
+            await asyncio.sleep(TICK_S)
+
+    def _apply(self, changes: list[Change]) -> None:
+        for change in changes:
+            match change:
+                case Connect(group, address):
+                    self._connect_to(group, address)
+                case Lost(group, cause):
+                    log.warning("group %s was lost: %s", group, cause)
+                    self.requests.on_lost(group, cause)
+                case Drop(group):
+                    self.upstream.drop(group)
+
+    def _connect_to(self, group: str, address: str) -> None:
+        log.info("connecting to group %s at %s", group, address)
+        try:
+            self.upstream.connect(group, address)
+        except ConfigError as error:
+            self.on_lost(group, str(error))
+
+    def workers(self) -> list[dict[str, object]]:
+        """The known groups, for people."""
+        now = self._loop.time()
+        return [
+            {
+                "name": watched.group.name,
+                "role": watched.group.role.value,
+                "state": self.membership.state(watched).name.lower(),
+                "usable": self.membership.state(watched) is State.USABLE,
+                "cause": watched.lost,
+                "size": watched.group.size,
+                "members": [
+                    {"rank": rank, "host": member.host, "http": member.http, "epoch": member.epoch}
+                    for rank, member in sorted(watched.ranks.items())
+                ],
+                "fingerprint": watched.head.fingerprint if watched.head else None,
+                "heard_s_ago": None if watched.heard is None else round(now - watched.heard, 3),
+                "waiting": watched.load.waiting if watched.load else None,
+                "running": watched.load.running if watched.load else None,
+                "free_pages": watched.load.free_pages if watched.load else None,
+            }
+            for watched in self.membership.groups()
+        ]

@@ -1,0 +1,393 @@
+"""A real router over real HTTP, in front of a protocol double: one prefill and one decode rank 0 in a thread."""
+
+import codecs
+import contextlib
+import json
+import socket
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+import zmq
+import zmq.asyncio
+
+from router.app import Parts, Router
+from router.ports import Model
+from router.service import Rules
+from tandem.core.config import Group, Limits, RoleName, RouterOptions
+from tandem.core.ids import Epoch, RankId, Room
+from tandem.core.inputs import Submit
+from tandem.core.members import Member
+from tandem.core.messages import Cancel, Done, Load, ToGroup, Token, Watch
+from tandem.core.requests import Reason, Work, ending
+
+EOS = 256
+DEADLINE_S = 30.0
+PREFILL, DECODE = "p0", "d0"
+
+
+def eventually(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
+    """The condition's first true value."""
+    until = time.monotonic() + deadline_s
+    while not (value := condition()):
+        assert time.monotonic() < until, "the condition did not come true in time"
+        threading.Event().wait(0.01)
+    return value
+
+
+class ByteDetokenizer:
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(bytes([token]) if token < 256 else b"")
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
+
+
+class ByteTokenizer:
+    eos_ids = (EOS,)
+
+    def encode_text(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        if any(message["content"] == "refuse me" for message in messages):
+            raise ValueError("roles must alternate")
+        return list("".join(f"{message['role']}: {message['content']}\n" for message in messages).encode())
+
+    def detokenizer(self) -> ByteDetokenizer:
+        return ByteDetokenizer()
+
+
+@dataclass
+class Script:
+    """What the double does with the next requests."""
+
+    reply: bytes = b"hello world"
+    ids: list[int] | None = None  # instead of the reply's bytes
+    hold_at: int | None = None  # send this many tokens, then wait for `go`
+    refuse: dict[str, Reason] = field(default_factory=dict)  # group -> its only answer
+    fail_after: dict[str, tuple[int, Reason]] = field(default_factory=dict)  # decode: tokens, then this Done
+    noise: bool = False  # duplicates, and tokens of another attempt
+
+
+class PairDouble(threading.Thread):
+    """Protocol double: speaks what rank 0 of a prefill and of a decode group speak, and computes nothing."""
+
+    def __init__(self, limits: Limits) -> None:
+        super().__init__(daemon=True)
+        self.limits = limits
+        self.script = Script()
+        self.silent: set[str] = set()
+        self.epoch = 1
+        self.seen: list[tuple[str, Submit | Cancel]] = []
+        self._news = threading.Condition()
+        self._context = zmq.Context()
+        self._sockets = {name: self._context.socket(zmq.ROUTER) for name in (PREFILL, DECODE)}
+        self.addresses = {}
+        for name, intake in self._sockets.items():
+            intake.linger = 0
+            intake.sndhwm = 0  # a burst is not to be lost here
+            intake.bind("tcp://127.0.0.1:*")
+            self.addresses[name] = intake.last_endpoint.rstrip(b"\0").decode()
+        self._routers: dict[str, set[bytes]] = {PREFILL: set(), DECODE: set()}
+        self._works: dict[Room, dict[str, tuple[bytes, Work]]] = {}
+        self._sent: dict[Room, int] = {}
+        self._gone: set[Room] = set()
+        self._go = threading.Event()
+        self._over = threading.Event()
+        self._decode = msgspec.msgpack.Decoder(ToGroup).decode
+
+    def members(self) -> list[Member]:
+        common = {
+            "rank": RankId(0), "incarnation": 7, "boot_ms": 1, "host": "h", "fingerprint": "f", "model": "tiny",
+            "ring": "", "hidden": "", "http": "", "limits": self.limits, "epoch": Epoch(self.epoch),
+        }  # fmt: skip
+        roles = {PREFILL: RoleName.PREFILL, DECODE: RoleName.DECODE}
+        return [Member(Group(role, name, (1,)), intake=self.addresses[name], **common) for name, role in roles.items()]
+
+    def play(self, **script: Any) -> None:
+        """Forget everything, and do this from now on."""
+        with self._news:
+            self.seen.clear()
+        self._go.clear()
+        self.script = Script(**script)
+
+    def go(self) -> None:
+        """Send what was held."""
+        self._go.set()
+
+    def wait_for(self, kind: type, group: str | None = None, count: int = 1) -> list[Any]:
+        """Messages of this kind that groups got, once there are `count`."""
+
+        def found() -> list[Any]:
+            return [m for g, m in self.seen if isinstance(m, kind) and group in (None, g)]
+
+        with self._news:
+            assert self._news.wait_for(lambda: len(found()) >= count, DEADLINE_S), f"{kind.__name__}: {self.seen}"
+            return found()
+
+    def close(self) -> None:
+        self._over.set()
+        self.join()
+        for intake in self._sockets.values():
+            intake.close(0)
+        self._context.term()
+
+    def run(self) -> None:
+        poller = zmq.Poller()
+        for intake in self._sockets.values():
+            poller.register(intake, zmq.POLLIN)
+        load_at = 0.0
+        while not self._over.is_set():
+            for intake, _ in poller.poll(5):
+                name = next(name for name, other in self._sockets.items() if other is intake)
+                while intake.poll(0):
+                    self._on(name, *intake.recv_multipart())
+            for room in list(self._works):
+                self._advance(room)
+            if time.monotonic() >= load_at:
+                load_at = time.monotonic() + 0.2
+                self._send_loads()
+
+    def _on(self, name: str, router: bytes, payload: bytes) -> None:
+        message = self._decode(payload)
+        if router not in self._routers[name]:
+            self._routers[name].add(router)
+            self._send_loads()
+        if isinstance(message, Watch):
+            return
+        if isinstance(message, Submit):
+            self._works.setdefault(message.work.room, {})[name] = (router, message.work)
+        elif room_of(message) in self._works:
+            self._end(room_of(message))
+        with self._news:
+            self.seen.append((name, message))
+            self._news.notify_all()
+
+    def _send_loads(self) -> None:
+        for name, routers in self._routers.items():
+            for router in routers if name not in self.silent else ():
+                self._send(name, router, Load(name, 0, 0, 99))
+
+    def _send(self, name: str, router: bytes, message: Any) -> None:
+        self._sockets[name].send_multipart([router, msgspec.msgpack.encode(message)])
+
+    def _advance(self, room: Room) -> None:
+        """One step of a request: refusals, then token 0 from prefill, then everything from decode."""
+        sides = self._works[room]
+        work = next(iter(sides.values()))[1]
+        if len(sides) < (1 if work.peer is None else 2) or room in self._gone:
+            return
+        script = self.script
+        refusals = {name: reason for name, reason in script.refuse.items() if name in sides}
+        for name, reason in refusals.items():
+            self._send(name, sides[name][0], Done(room, reason))
+        if refusals:
+            self._end(room)
+            return
+        ids = script.ids if script.ids is not None else [*script.reply, EOS]
+        while (sent := self._sent.get(room, 0)) < len(ids):
+            if script.hold_at == sent and not self._go.is_set():
+                return
+            if not self._send_token(room, sides, work, sent, ids[sent]):
+                return
+
+    def _send_token(self, room: Room, sides: dict[str, tuple[bytes, Work]], work: Work, index: int, token: int) -> bool:
+        """False when the request has ended with it."""
+        reason = ending(work, index + 1, token)
+        if index == 0:
+            self._send(PREFILL, sides[PREFILL][0], Token(room, 0, token))
+            if reason is not None:
+                self._send(PREFILL, sides[PREFILL][0], Done(room, reason))
+        if DECODE in sides and (index or reason is None):
+            router = sides[DECODE][0]
+            fails_at, failure = self.script.fail_after.get(DECODE, (None, None))
+            if fails_at == index:
+                self._send(DECODE, router, Done(room, failure))
+                self._end(room)
+                return False
+            if self.script.noise and index:
+                self._send(DECODE, router, Token(Room(room.rid, 2), index, ord("X")))
+                self._send(DECODE, router, Token(room, index - 1, ord("Y")))
+            self._send(DECODE, router, Token(room, index, token))
+            if reason is not None:
+                self._send(DECODE, router, Done(room, reason))
+        self._sent[room] = index + 1
+        if reason is not None:
+            self._end(room)
+        return reason is None
+
+    def _end(self, room: Room) -> None:
+        self._gone.add(room)
+        self._works.pop(room, None)
+
+
+def room_of(message: Submit | Cancel) -> Room:
+    return message.work.room if isinstance(message, Submit) else message.room
+
+
+class Serving:
+    """A running router and the double behind it."""
+
+    def __init__(self, double: PairDouble, rules: Rules, members: Callable[[], list[Member]]) -> None:
+        self.double = double
+        self.members = members
+        self._ready = threading.Event()
+        self._urls: tuple[str, str] = ("", "")
+        options = RouterOptions(cluster="", model="tiny", served_model_name="", registry_url="", port=0)
+        parts = Parts(Model("tiny", 257, ByteTokenizer()), lambda: self.members(), self._connector)
+        self.router = Router(options, parts, rules)
+        self.exit_code: int | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+        assert self._ready.wait(DEADLINE_S)
+        self.url, self.admin_url = self._urls
+
+    @staticmethod
+    def _connector(context: zmq.asyncio.Context) -> Callable[[str], zmq.asyncio.Socket]:
+        def connect(address: str) -> zmq.asyncio.Socket:
+            dealer = context.socket(zmq.DEALER)
+            dealer.rcvhwm = 0
+            dealer.connect(address)
+            return dealer
+
+        return connect
+
+    def _run(self) -> None:
+        self.exit_code = self.router.serve(self._on_ready)
+
+    def _on_ready(self, url: str, admin_url: str) -> None:
+        self._urls = (url, admin_url)
+        self._ready.set()
+
+    @property
+    def address(self) -> tuple[str, int]:
+        host, port = self.url.removeprefix("http://").split(":")
+        return host, int(port)
+
+    def client(self) -> openai.OpenAI:
+        return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S)
+
+    def async_client(self) -> openai.AsyncOpenAI:
+        return openai.AsyncOpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S)
+
+    def get(self, path: str, admin: bool = False) -> tuple[int, Any]:
+        """Status and JSON body."""
+        try:
+            with urllib.request.urlopen((self.admin_url if admin else self.url) + path, timeout=DEADLINE_S) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def wait_ready(self) -> None:
+        eventually(lambda: self.get("/readyz")[0] == 200)
+
+    def wait_at_rest(self) -> None:
+        eventually(lambda: self.get("/requests", admin=True)[1] == {"open": 0, "admitted": 0})
+
+    def raw(self, head: str, body: bytes = b"") -> bytes:
+        """Send bytes as they are; everything the server says until it closes."""
+        with socket.create_connection(self.address, timeout=DEADLINE_S) as line:
+            line.sendall(head.replace("\n", "\r\n").encode() + body)
+            return read_all(line)
+
+    def post(self, path: str, body: bytes | dict[str, Any], **headers: str) -> tuple[int, dict[str, str], bytes]:
+        """Status, headers (lower case) and body, over a connection of its own."""
+        payload = body if isinstance(body, bytes) else json.dumps(body).encode()
+        head = {"host": "x", "connection": "close", "content-type": "application/json",
+                "content-length": str(len(payload)), **headers}  # fmt: skip
+        lines = "".join(f"{name}: {value}\n" for name, value in head.items())
+        return parse(self.raw(f"POST {path} HTTP/1.1\n{lines}\n", payload))
+
+    def open_stream(self, **fields: Any) -> socket.socket:
+        """A chat stream on a raw socket, its response unread."""
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True, **fields}
+        payload = json.dumps(body).encode()
+        line = socket.create_connection(self.address, timeout=DEADLINE_S)
+        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        line.sendall(f"{head}content-length: {len(payload)}\r\n\r\n".encode() + payload)
+        return line
+
+    def close(self) -> None:
+        self.router.stop()
+        self._thread.join(DEADLINE_S)
+        assert not self._thread.is_alive()
+
+
+def read_all(line: socket.socket) -> bytes:
+    data = bytearray()
+    with contextlib.suppress(ConnectionResetError):
+        while chunk := line.recv(65536):
+            data += chunk
+    return bytes(data)
+
+
+def parse(response: bytes) -> tuple[int, dict[str, str], bytes]:
+    head, _, body = response.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    return int(first.split()[1]), dict(line.lower().split(": ", 1) for line in lines), body
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Serving]]:
+    """Start a router with rules of its own: `start(ping_s=0.1)`."""
+    with contextlib.ExitStack() as stack:
+
+        def starter(limits: Limits | None = None, registered: bool = True, **rules: Any) -> Serving:
+            double = PairDouble(limits or Limits())
+            stack.callback(double.close)
+            double.start()
+            serving = Serving(double, replace(Rules(), **rules), double.members if registered else list)
+            stack.callback(serving.close)
+            if registered:
+                serving.wait_ready()
+            return serving
+
+        yield starter
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Serving]:
+    double = PairDouble(Limits())
+    double.start()
+    serving = Serving(double, Rules(), double.members)
+    serving.wait_ready()
+    yield serving
+    serving.close()
+    double.close()
+
+
+@pytest.fixture
+def serving(shared: Serving) -> Iterator[Serving]:
+    """The module's router, at rest before and after the test."""
+    shared.double.play()
+    yield shared
+    shared.double.go()
+    shared.wait_at_rest()
+
+
+@pytest.fixture
+def until() -> Callable[..., Any]:
+    """`until(condition)`: its first true value."""
+    return eventually
+
+
+@pytest.fixture
+def kinds() -> Any:
+    """The protocol's nouns, for tests that look at what the groups got."""
+
+    class Kinds:
+        submit, cancel, prefill, decode, eos, parse, read_all = Submit, Cancel, PREFILL, DECODE, EOS, parse, read_all
+
+    return Kinds

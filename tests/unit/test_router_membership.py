@@ -1,0 +1,148 @@
+"""When a group is usable, and what happens to its connection and its requests when that changes."""
+
+import msgspec
+
+from router.membership import Connect, Drop, Lost, Membership, State
+from tandem.core.config import Group, Limits, RoleName
+from tandem.core.ids import RankId
+from tandem.core.members import Member
+from tandem.core.messages import Load
+
+
+def ranks(name: str, *, size: int = 2, epoch: int = 1, incarnation: int = 1, boot_ms: int = 1, **more) -> list[Member]:
+    role = RoleName.PREFILL if name.startswith("p") else RoleName.DECODE
+    group = Group(role, name, (1,) * size)
+    fields = {"fingerprint": "f", "model": "m", **more}
+    return [
+        Member(
+            group, RankId(rank), incarnation, boot_ms, "h", ring="", hidden="", http="", limits=Limits(),
+            intake="" if rank else f"ipc://{name}", epoch=0 if rank else epoch, **fields,
+        )
+        for rank in range(size)
+    ]  # fmt: skip
+
+
+def states(membership: Membership) -> dict[str, State]:
+    return {watched.group.name: membership.state(watched) for watched in membership.groups()}
+
+
+def usable(membership: Membership) -> list[str]:
+    return sorted(head.group.name for head in membership.usable())
+
+
+def heard(*names: str, now: float = 0.0) -> Membership:
+    """A membership in which these groups are usable."""
+    membership = Membership("m")
+    membership.on_members([member for name in names for member in ranks(name)], now)
+    for name in names:
+        membership.on_load(name, now)
+    return membership
+
+
+def test_a_group_is_usable_once_all_ranks_are_there_the_ring_has_formed_and_it_was_heard():
+    membership = Membership("m")
+    first, second = ranks("p0", epoch=0)
+    assert membership.on_members([first], 0) == []
+    assert states(membership) == {"p0": State.MISSING}
+    assert membership.on_members([first, second], 1) == []
+    assert states(membership) == {"p0": State.FORMING}
+    assert membership.on_members(ranks("p0"), 2) == [Connect("p0", "ipc://p0")]
+    assert states(membership) == {"p0": State.CONNECTING}
+    membership.on_load("p0", 2.5, Load("p0", 1, 2, 3))
+    assert usable(membership) == ["p0"]
+    assert membership.on_members(ranks("p0"), 3) == [], "one connection is enough"
+
+
+def test_a_group_never_heard_is_not_lost_and_its_connection_stays():
+    membership = Membership("m")
+    membership.on_members(ranks("p0"), 0)
+    for now in range(1, 60):
+        assert membership.on_members(ranks("p0"), now) == []
+    assert states(membership) == {"p0": State.CONNECTING}
+
+
+def test_silence_is_a_loss_and_a_load_ends_it():
+    membership = heard("p0")
+    for now in range(1, 6):
+        assert membership.on_time(now) == []
+    assert membership.on_time(6) == [Lost("p0", "no sign of life for 5 s")]
+    assert membership.on_time(7) == [], "a loss is told once"
+    assert states(membership) == {"p0": State.SILENT}
+    membership.on_load("p0", 8)
+    assert usable(membership) == ["p0"]
+
+
+def test_a_router_that_slept_accuses_nobody():
+    membership = heard("p0")
+    assert membership.on_time(1) == []
+    assert membership.on_time(600) == []
+    assert [change for now in range(601, 607) for change in membership.on_time(now)] == [
+        Lost("p0", "no sign of life for 5 s")
+    ]
+
+
+def test_a_group_that_somebody_saw_die_stays_lost_until_it_is_another_one():
+    membership = heard("p0", "d0")
+    assert membership.on_lost("p0", "exit -9") == [Lost("p0", "exit -9")]
+    assert membership.on_lost("p0", "again") == []
+    membership.on_load("p0", 1)
+    assert membership.on_members(ranks("p0") + ranks("d0"), 1) == []
+    assert usable(membership) == ["d0"]
+    assert membership.on_members(ranks("p0", epoch=2) + ranks("d0"), 2) == [Connect("p0", "ipc://p0")]
+    membership.on_load("p0", 2)
+    assert usable(membership) == ["d0", "p0"]
+
+
+def test_a_group_that_started_over_has_lost_its_requests():
+    membership = heard("p0")
+    assert membership.on_members(ranks("p0", epoch=2), 1) == [
+        Lost("p0", "it started over as epoch 2"),
+        Connect("p0", "ipc://p0"),
+    ]
+    assert membership.on_members(ranks("p0", incarnation=2, epoch=2), 2) == [Connect("p0", "ipc://p0")]
+
+
+def test_the_newest_entry_of_a_rank_counts():
+    membership = heard("p0")
+    both = ranks("p0", incarnation=2, boot_ms=9) + ranks("p0")
+    assert Connect("p0", "ipc://p0") in membership.on_members(both, 1)
+    assert membership.on_members(list(reversed(both)), 2) == []
+
+
+def test_a_rank_that_is_missing_takes_the_group_out_but_not_its_requests():
+    membership = heard("p0")
+    assert membership.on_members(ranks("p0")[:1], 1) == []
+    assert states(membership) == {"p0": State.MISSING}
+    assert membership.on_members(ranks("p0"), 2) == []
+    assert usable(membership) == ["p0"]
+
+
+def test_a_group_that_left_the_registry_is_dropped_when_it_is_silent():
+    membership = heard("p0")
+    assert membership.on_members([], 1) == [], "it still talks"
+    membership.on_load("p0", 2)
+    changes = [change for now in range(3, 9) for change in membership.on_members([], now)]
+    assert changes == [Lost("p0", "no sign of life for 5 s"), Drop("p0")]
+    assert membership.groups() == []
+
+
+def test_messages_of_unknown_groups_change_nothing():
+    membership = Membership("m")
+    membership.on_load("p9", 1)
+    assert membership.on_lost("p9", "x") == []
+    assert membership.groups() == []
+
+
+def test_the_reason_for_no_pair_is_told():
+    assert heard().why_none() == ("no_prefill", "no prefill group is usable: none is registered")
+    membership = heard("p0")
+    membership.on_members(ranks("p0") + ranks("d0", epoch=0) + ranks("d1", model="other"), 1)
+    told = "no decode group is usable: d0 is forming its ring; d1 serves another model"
+    assert membership.why_none() == ("no_decode", told)
+    strange = [msgspec.structs.replace(member, fingerprint="g") for member in ranks("d0")]
+    membership.on_members(ranks("p0") + strange, 2)
+    membership.on_load("d0", 2)
+    code, text = membership.why_none()
+    assert code == "incompatible_pair"
+    assert "p0 has f" in text
+    assert "d0 has g" in text

@@ -1,0 +1,253 @@
+"""Bodies of the OpenAI API: what is understood, and which field is named when one is not."""
+
+import contextlib
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from router.asked import Asked, work_of
+from router.chat import Chat
+from router.completions import Completions
+from router.errors import ApiError
+from router.ports import Model
+from router.schema import NEUTRAL, ChatBody, CompletionBody, components
+from tandem.core.config import Limits
+from tandem.core.ids import RequestId, Room
+from tandem.core.requests import Sampling
+
+EOS = 256
+
+
+class Bytes:
+    eos_ids = (EOS,)
+
+    def encode_text(self, text: str) -> list[int]:
+        return list(text.encode())
+
+    def encode_chat(self, messages: list[dict[str, str]]) -> list[int]:
+        return list("".join(message["content"] for message in messages).encode())
+
+
+MODEL = Model("tiny", 257, Bytes())
+
+
+def chat(**fields: Any) -> Asked:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], **fields}
+    return Chat().read(msgspec.json.encode(body), MODEL)
+
+
+def completion(**fields: Any) -> Asked:
+    return Completions().read(msgspec.json.encode({"model": "tiny", "prompt": "hi", **fields}), MODEL)
+
+
+def refused(ask: Any, **fields: Any) -> tuple[int, str, str | None]:
+    with pytest.raises(ApiError) as raised:
+        ask(**fields)
+    return raised.value.status, raised.value.code, raised.value.param
+
+
+@pytest.mark.parametrize(
+    ("fields", "sampling"),
+    [
+        ({"temperature": 0}, Sampling()),
+        ({"temperature": 0, "seed": 3, "top_p": 0.5}, Sampling()),
+        ({"temperature": 1e-9}, Sampling()),
+        ({"temperature": 2, "seed": 3}, Sampling(2.0, 1.0, 3)),
+        ({"top_p": 0.1, "seed": 0}, Sampling(1.0, 0.1, 0)),
+        ({"seed": -(2**63)}, Sampling(1.0, 1.0, 0)),
+        ({"temperature": None, "top_p": None, "seed": 2**63 - 1}, Sampling(1.0, 1.0, 2**63 - 1)),
+    ],
+)
+def test_sampling_fields(fields, sampling):
+    assert chat(**fields).sampling == sampling
+
+
+def test_a_sampled_request_without_a_seed_gets_a_random_one():
+    seeds = {chat().sampling.seed for _ in range(8)}
+    assert len(seeds) == 8
+    assert all(0 <= seed < 2**63 for seed in seeds)
+
+
+def test_limits_stops_and_flags():
+    ask = chat(stop="x", stream=True, stream_options={"include_usage": True}, ignore_eos=True, user="u", unknown=[{}])
+    assert (ask.stops, ask.streaming, ask.include_usage, ask.stop_ids, ask.max_tokens) == (("x",), True, True, (), None)
+    ask = completion(stop=["a", "b"])
+    assert (ask.stops, ask.streaming, ask.include_usage, ask.stop_ids, ask.max_tokens) == (
+        ("a", "b"), False, False, (EOS,), 16,
+    )  # fmt: skip
+    assert chat(max_tokens=3).max_tokens == 3
+    assert chat(max_tokens=3, max_completion_tokens=4).max_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("fields", "code", "param"),
+    [
+        ({"temperature": -0.1}, "invalid_value", "temperature"),
+        ({"temperature": 2.1}, "invalid_value", "temperature"),
+        ({"temperature": True}, "invalid_type", "temperature"),
+        ({"top_p": 0}, "invalid_value", "top_p"),
+        ({"top_p": 1.01}, "invalid_value", "top_p"),
+        ({"seed": 2**63}, "invalid_value", "seed"),
+        ({"seed": 1.5}, "invalid_type", "seed"),
+        ({"seed": True}, "invalid_type", "seed"),
+        ({"max_tokens": 0}, "invalid_value", "max_tokens"),
+        ({"max_tokens": "7"}, "invalid_type", "max_tokens"),
+        ({"max_completion_tokens": -1}, "invalid_value", "max_completion_tokens"),
+        ({"stop": ""}, "invalid_value", "stop"),
+        ({"stop": ["a", ""]}, "invalid_value", "stop[1]"),
+        ({"stop": ["a"] * 17}, "invalid_value", "stop"),
+        ({"stop": "a" * 257}, "invalid_value", "stop"),
+        ({"stop": [1]}, "invalid_type", "stop[0]"),
+        ({"stream": 1}, "invalid_type", "stream"),
+        ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
+        ({"stream": True, "stream_options": {"include_usage": 1}}, "invalid_type", "stream_options.include_usage"),
+        ({"user": 1}, "invalid_type", "user"),
+        ({"ignore_eos": "yes"}, "invalid_type", "ignore_eos"),
+        ({"messages": "hi"}, "invalid_type", "messages"),
+        ({"messages": []}, "invalid_value", "messages"),
+        ({"messages": [[]]}, "invalid_type", "messages[0]"),
+        ({"messages": [{"role": "user", "content": "x"}] * 1025}, "invalid_value", "messages"),
+        ({"messages": [{"role": "god", "content": "x"}]}, "invalid_value", "messages[0].role"),
+        ({"messages": [{"content": "x"}]}, "missing_required_parameter", "messages[0].role"),
+        ({"messages": [{"role": "user", "content": None}]}, "invalid_type", "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
+            "invalid_value",
+            "messages[0].content[0].type",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+            "missing_required_parameter",
+            "messages[0].content[0].text",
+        ),
+    ],
+)
+def test_a_bad_chat_field_is_named(fields, code, param):
+    assert refused(chat, **fields) == (400, code, param)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "code", "param"),
+    [
+        ("", "invalid_value", "prompt"),
+        ([], "invalid_value", "prompt"),
+        ([[]], "invalid_value", "prompt"),
+        (["a", "b"], "unsupported_parameter", "prompt"),
+        ([[1], [2]], "unsupported_parameter", "prompt"),
+        ([1, "a"], "unsupported_parameter", "prompt"),
+        ([257], "invalid_value", "prompt"),
+        ([10**40], "invalid_value", "prompt"),
+        ([-1], "invalid_value", "prompt[0]"),
+        ([1.5], "invalid_type", "prompt[0]"),
+        ([True], "invalid_type", "prompt[0]"),
+        ([[1, "a"]], "invalid_type", "prompt[0][1]"),
+        (None, "invalid_type", "prompt"),
+        (5, "invalid_type", "prompt"),
+    ],
+)
+def test_a_bad_prompt_is_named(prompt, code, param):
+    assert refused(completion, prompt=prompt) == (400, code, param)
+
+
+CHANGES: dict[str, list[Any]] = {
+    "n": [2, 0], "best_of": [2], "echo": [True], "suffix": ["x"], "presence_penalty": [0.1, -2],
+    "frequency_penalty": [1], "repetition_penalty": [1.1], "logit_bias": [{"5": 1}], "logprobs": [True, 5],
+    "top_logprobs": [3], "top_k": [1, 40], "min_p": [0.1], "min_tokens": [1], "stop_token_ids": [[5]],
+    "response_format": [{"type": "json_object"}], "tools": [[{"type": "function"}]], "tool_choice": ["required"],
+    "functions": [[{}]], "function_call": [{"name": "x"}], "modalities": [["audio"]], "audio": [{}],
+    "web_search_options": [{}],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NEUTRAL)
+@pytest.mark.parametrize("ask", [chat, completion])
+def test_a_field_that_would_change_the_result_is_refused_and_its_neutral_values_are_not(ask, name):
+    for value in (None, *NEUTRAL[name]):
+        assert ask(**{name: value}).prompt
+    for value in CHANGES[name]:
+        assert refused(ask, **{name: value}) == (400, "unsupported_parameter", name)
+
+
+def test_what_stands_in_strings_does_not_nest():
+    assert chat(messages=[{"role": "user", "content": "[{" * 500 + '\\"['}]).prompt
+    assert chat(messages=[{"role": "user", "content": "x"}] * 500).prompt
+    deep: list[Any] = []
+    for _ in range(62):
+        deep = [deep]
+    assert chat(x=deep).prompt
+    assert refused(chat, x=[[deep]]) == (400, "invalid_json", None)
+
+
+def test_a_string_that_never_ends_costs_no_more_than_its_length():
+    with pytest.raises(ApiError) as raised:
+        Chat().read(b'{"x": ' + b"[" * 65 + b'"' + b'\\"' * 1_000_000, MODEL)
+    assert raised.value.code == "invalid_json"
+
+
+def test_the_model_is_looked_at_before_the_prompt():
+    assert refused(completion, model="other", prompt="") == (404, "model_not_found", "model")
+
+
+@given(st.binary(max_size=200) | st.text(max_size=100).map(str.encode))
+def test_no_bytes_do_more_than_a_refusal(payload: bytes):
+    for dialect in (Chat(), Completions()):
+        with pytest.raises(ApiError):
+            dialect.read(payload, MODEL)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.sampled_from([*ChatBody.__struct_fields__, *NEUTRAL]), JSON)
+def test_no_value_does_more_than_a_refusal(name: str, value: Any):
+    with contextlib.suppress(ApiError):
+        assert isinstance(chat(**{name: value}), Asked)
+
+
+def test_bodies_are_described():
+    described = components(ChatBody, CompletionBody)
+    assert described["ChatBody"]["required"] == ["model", "messages"]
+    assert described["CompletionBody"]["required"] == ["model", "prompt"]
+
+
+ROOM = Room(RequestId(1), 1)
+
+
+@pytest.mark.parametrize(
+    ("max_tokens", "prompt", "context", "pages", "expected"),
+    [
+        (None, 10, 64, 99, 54),
+        (None, 63, 64, 99, 1),
+        (None, 10, 64, 2, 23),  # 32 tokens of KV: the last token's is never kept
+        (54, 10, 64, 99, 54),
+        (55, 10, 64, 99, "max_tokens"),
+        (None, 64, 64, 99, "prompt"),
+        (5, 70, 64, 99, "prompt"),
+        (23, 10, 64, 2, 23),
+        (24, 10, 64, 2, "max_tokens"),
+        (1, 33, 64, 2, "max_tokens"),
+        (None, 33, 64, 2, "prompt"),
+    ],
+)
+def test_what_fits_and_what_does_not(max_tokens, prompt, context, pages, expected):
+    ask = completion(prompt=[1] * prompt, max_tokens=max_tokens)
+    if max_tokens is None:
+        ask = Asked(**{name: getattr(ask, name) for name in ask.__dataclass_fields__} | {"max_tokens": None})
+    limits = Limits(context=context, num_pages=pages, page_size=16)
+    if isinstance(expected, int):
+        work = work_of(ask, ROOM, limits, limits)
+        assert (work.max_tokens, len(work.prompt), work.room) == (expected, prompt, ROOM)
+    else:
+        assert refused(lambda: work_of(ask, ROOM, limits, limits)) == (400, "context_length_exceeded", expected)
+
+
+def test_one_token_needs_nothing_of_the_decode_group():
+    ask = completion(prompt=[1] * 40, max_tokens=1)
+    assert work_of(ask, ROOM, Limits(num_pages=3), Limits(num_pages=1)).max_tokens == 1
