@@ -1,0 +1,36 @@
+"""The pure rules of the handshake between ranks of two groups; `peer_link` tells how it goes."""
+
+from tandem.core.ids import RankId
+from tandem.core.inputs import FirstToken
+from tandem.core.messages import Cancelled, Commit, Grant, Hello, Quiet
+
+HELLO_S = 1.0
+"""An unanswered Hello is sent again after this."""
+REFRESH_S = 5.0
+"""An answered one after this: it finds out when the other side has forgotten the session."""
+CONNECT_DEADLINE_S = 5.0
+MISSING_S = 2.0
+"""A rank that left the registry is lost after this: a registry that restarted empty is full again by then."""
+MAX_TAKEN = 1024
+"""Messages taken from one socket in one go."""
+
+Key = tuple[str, RankId]
+Said = Grant | Commit | FirstToken | Quiet | Cancelled
+
+
+def mismatch(mine: Hello, theirs: Hello) -> str | None:
+    """Why KV cannot move between two ranks, with both values; None if it can."""
+    pairs = {
+        "fingerprint": (mine.fingerprint, theirs.fingerprint),
+        "transport": (mine.transport, theirs.transport),
+        "bytes per page and layer": (mine.region.block_bytes, theirs.region.block_bytes),
+    }
+    for what, (ours, other) in pairs.items():
+        if ours != other:
+            return f"{what}: {mine.group}/{mine.rank} has {ours}, {theirs.group}/{theirs.rank} has {other}"
+    return None
+
+
+def identity(hello: Hello) -> bytes:
+    """What a decode rank is called on a prefill rank's socket: at most 255 bytes, or the socket refuses it."""
+    return f"{hello.group}/{hello.rank}/{hello.incarnation:x}".encode()

@@ -1,0 +1,145 @@
+"""Turns Post effects into writes: one worker thread per peer rank, so that nobody waits for a slow one."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from tandem.core.effects import Post
+from tandem.core.events import Moved, Written
+from tandem.core.ids import LayerId, PageId, RankId
+from tandem.core.messages import Hello, Region
+from tandem.ports import Transport
+
+MAX_QUEUED = 4096
+"""Posts waiting for one peer; one more fails at once. A chunk of a prompt makes one per layer."""
+WRITE_DEADLINE_S = 30.0
+"""For one post: the failure model's transfer timer."""
+IDLE_S = 30.0
+"""A worker without work ends after this; the next post starts another."""
+
+HelloOf = Callable[[str, RankId], Hello | None]
+
+
+class Posting:
+    """Accepts posts from the tick loop without ever blocking it. Each ticket gets exactly one Moved.
+
+    `hello_of` names the open incarnation of a peer, None when there is none, and is asked on any thread: before each
+    write once more, because a successor on the same address would be written into without complaint. `moved` is called
+    on worker threads, and on the caller's own when nothing was posted: it must only queue. FAILED_SETTLED means that
+    nothing of the post can land any more.
+    """
+
+    def __init__(self, transport: Transport, region: Region, hello_of: HelloOf, moved: Callable[[Moved], None]) -> None:
+        self._transport = transport
+        self._region = region
+        self._hello_of = hello_of
+        self._moved = moved
+        self._workers: dict[int, _Worker] = {}  # by the peer's incarnation
+        self._closed = False
+
+    def post(self, effect: Post) -> None:
+        """Queue a write. Fails as settled when the peer is not open, its queue full, or a page outside a region."""
+        hello = self._hello_of(effect.peer, effect.rank)
+        if hello is None or not self._fits(effect, hello) or not self._queue(effect, hello):
+            self._moved(Moved(effect.ticket, Written.FAILED_SETTLED))
+
+    def close(self, deadline_s: float) -> bool:
+        """Fail what waits and let begun writes end. False if one is still running after the deadline."""
+        self._closed = True
+        end = time.monotonic() + deadline_s
+        for worker in self._workers.values():
+            worker.stop()
+        return all(worker.join(end - time.monotonic()) for worker in self._workers.values())
+
+    def _fits(self, post: Post, hello: Hello) -> bool:
+        """Whether every page lies inside its region: the peer chose the destinations."""
+        mine, theirs = self._region, hello.region
+        return mine.block_bytes == theirs.block_bytes and all(
+            _holds(mine, post.layer, source) and _holds(theirs, post.layer, destination)
+            for source, destination in post.blocks
+        )
+
+    def _queue(self, post: Post, hello: Hello) -> bool:
+        if self._closed:
+            return False
+        worker = self._workers.get(hello.incarnation)
+        if worker is not None and worker.offer(post):
+            return True
+        if worker is not None and not worker.ended:
+            return False
+        self._workers = {key: one for key, one in self._workers.items() if not one.ended}
+        self._workers[hello.incarnation] = _Worker(self._write, self._moved, hello, post)
+        return True
+
+    def _write(self, post: Post, hello: Hello) -> Written:
+        """On a worker's thread."""
+        now = self._hello_of(hello.group, hello.rank)
+        if now is None or now.incarnation != hello.incarnation:
+            return Written.FAILED_SETTLED
+        mine, theirs, size = self._region, hello.region, self._region.block_bytes
+        blocks = [
+            (mine.address(post.layer, source), theirs.address(post.layer, destination), size)
+            for source, destination in post.blocks
+        ]
+        return self._transport.write(hello, blocks, WRITE_DEADLINE_S)
+
+
+class _Worker:
+    """The queue of one peer incarnation, and the thread that empties it."""
+
+    def __init__(
+        self, write: Callable[[Post, Hello], Written], moved: Callable[[Moved], None], hello: Hello, first: Post
+    ) -> None:
+        self.ended = False
+        self._write = write
+        self._moved = moved
+        self._hello = hello
+        self._waiting = deque([first])
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name=f"post {hello.group}/{hello.rank}", daemon=True)
+        self._thread.start()
+
+    def offer(self, post: Post) -> bool:
+        """Queue a post; False if the queue is full or the worker has ended."""
+        with self._changed:
+            if self.ended or len(self._waiting) >= MAX_QUEUED:
+                return False
+            self._waiting.append(post)
+            self._changed.notify()
+        return True
+
+    def stop(self) -> None:
+        """Fail what waits; the thread ends after the write that it is at."""
+        with self._changed:
+            self.ended = True
+            dropped = list(self._waiting)
+            self._waiting.clear()
+            self._changed.notify()
+        for post in dropped:
+            self._moved(Moved(post.ticket, Written.FAILED_SETTLED))
+
+    def join(self, timeout_s: float) -> bool:
+        """Wait for the thread; whether it has ended."""
+        self._thread.join(max(0.0, timeout_s))
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (post := self._next()) is not None:
+            result = Written.FAILED_UNSETTLED  # what is true if the write raises
+            try:
+                result = self._write(post, self._hello)
+            finally:
+                self._moved(Moved(post.ticket, result))
+
+    def _next(self) -> Post | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self.ended, IDLE_S)
+            if self._waiting:
+                return self._waiting.popleft()
+            self.ended = True
+            return None
+
+
+def _holds(region: Region, layer: LayerId, page: PageId) -> bool:
+    return region.first_layer <= layer < region.last_layer and 0 <= page < region.num_pages

@@ -1,0 +1,116 @@
+"""A transport that fails on purpose, around any other: for tests and drills, only with TANDEM_TEST_FAULTS=1."""
+
+import enum
+import os
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from kvtransfer.transports.blocks import Block
+from tandem.core.errors import ConfigError
+from tandem.core.events import Written
+from tandem.core.messages import Hello
+from tandem.ports import Transport
+
+SWITCH = "TANDEM_TEST_FAULTS"
+
+
+class Fault(enum.Enum):
+    """What happens instead of an honest write."""
+
+    FAIL_SETTLED = "fail_settled"  # nothing is written
+    FAIL_UNSETTLED = "fail_unsettled"  # nothing is written, but nobody can know
+    DELAY = "delay"  # written after a while
+    LAND_LATE = "land_late"  # reported unsettled at once, written after a while
+    LAND_PARTLY = "land_partly"  # the first half is written, reported unsettled
+
+
+@dataclass(frozen=True)
+class Faults:
+    """Which writes suffer what: keys count the writes to all peers from 1, in the order they are begun."""
+
+    at: dict[int, Fault]
+    seconds: float = 0.1  # of DELAY and LAND_LATE
+
+
+class FaultyTransport:
+    """Any Transport, with faults. `acted` counts each fault where it bites: LAND_LATE when it has landed."""
+
+    def __init__(self, inner: Transport, faults: Faults) -> None:
+        """Raises ConfigError without TANDEM_TEST_FAULTS=1."""
+        if os.environ.get(SWITCH) != "1":
+            raise ConfigError(f"faults are injected only with {SWITCH}=1")
+        self.kind = inner.kind
+        self.endpoint = inner.endpoint
+        self.acted: Counter[Fault] = Counter()
+        self._inner = inner
+        self._faults = faults
+        self._writes = 0
+        self._lock = threading.Lock()
+        self._late: list[threading.Thread] = []
+
+    def register(self, base: int, length: int) -> None:
+        """As the inner transport."""
+        self._inner.register(base, length)
+
+    def connect(self, peer: Hello, deadline_s: float) -> None:
+        """As the inner transport."""
+        self._inner.connect(peer, deadline_s)
+
+    def write(self, peer: Hello, blocks: Sequence[Block], deadline_s: float) -> Written:
+        """As the inner transport, but for the writes that the plan names."""
+        with self._lock:
+            self._writes += 1
+            fault = self._faults.at.get(self._writes)
+        match fault:
+            case None:
+                return self._inner.write(peer, blocks, deadline_s)
+            case Fault.FAIL_SETTLED:
+                self._count(fault)
+                return Written.FAILED_SETTLED
+            case Fault.FAIL_UNSETTLED:
+                self._count(fault)
+                return Written.FAILED_UNSETTLED
+            case Fault.DELAY:
+                time.sleep(self._faults.seconds)
+                self._count(fault)
+                return self._inner.write(peer, blocks, deadline_s)
+            case Fault.LAND_LATE:
+                self._land_late(peer, list(blocks), deadline_s)
+                return Written.FAILED_UNSETTLED
+            case Fault.LAND_PARTLY:
+                self._inner.write(peer, _half(blocks), deadline_s)
+                self._count(fault)
+                return Written.FAILED_UNSETTLED
+            case _:
+                assert_never(fault)
+
+    def close(self) -> None:
+        """Wait for late writes, then close the inner transport."""
+        for thread in self._late:
+            thread.join()
+        self._inner.close()
+
+    def _land_late(self, peer: Hello, blocks: list[Block], deadline_s: float) -> None:
+        def land() -> None:
+            time.sleep(self._faults.seconds)
+            self._inner.write(peer, blocks, deadline_s)
+            self._count(Fault.LAND_LATE)
+
+        thread = threading.Thread(target=land, name="late write", daemon=True)
+        self._late.append(thread)
+        thread.start()
+
+    def _count(self, fault: Fault) -> None:
+        with self._lock:
+            self.acted[fault] += 1
+
+
+def _half(blocks: Sequence[Block]) -> list[Block]:
+    """Some of the bytes, never all of them, unless there is but one."""
+    if len(blocks) > 1:
+        return list(blocks[: len(blocks) // 2])
+    return [(source, destination, (length + 1) // 2) for source, destination, length in blocks]

@@ -1,0 +1,143 @@
+"""The production transport: Mooncake's transfer engine, over RDMA or TCP.
+
+Facts this file rests on (0.3.13.post1): `initialize` ignores the protocol it is given, so the environment has to force
+it; rc -1 of a write does not mean that the write has stopped; a silent peer blocks a first contact for a minute; its
+two ports listen on every interface and ask nobody who they are, so only a trusted network or a NetworkPolicy guards
+them, whatever host is given; with MC_LOG_DIR set it aborts the process. A second engine in a process sees the
+environment of the first. Never fork after the import.
+"""
+
+import json
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from kvtransfer.transports.blocks import Block, batches, coalesce
+from tandem.core.errors import ConfigError
+from tandem.core.events import Written
+from tandem.core.messages import Hello
+
+BLOCKS_PER_CALL = 512
+"""More than about 2,048 outstanding blocks per peer fail; one worker per peer has one call in flight."""
+CALL_TIMEOUT_S = 30
+"""A single call gives up after this and 1 s per GB. The engine accepts no less than 5."""
+OK = 0
+
+Protocol = Literal["tcp", "rdma"]
+DEFAULTS = {
+    "MC_LOG_LEVEL": "ERROR",  # the quietest there is; GLOG_minloglevel is overridden by it
+    "MC_TRANSFER_TIMEOUT": str(CALL_TIMEOUT_S),
+    "MC_TCP_STATUS_TIMEOUT_SEC": "10",  # seconds for the receiver's final word
+    "MC_TCP_LANES_PER_PEER": "2",
+    "MC_TCP_SLICE_SIZE": str(1 << 20),  # bytes per socket call
+    "MC_TE_METADATA_REFRESH_INTERVAL_SECONDS": "1",  # else a restarted peer stays unknown
+    "MC_HANDSHAKE_CONNECT_TIMEOUT": "5",  # seconds
+}
+FORCE = {"tcp": "MC_FORCE_TCP", "rdma": "MC_FORCE_HCA"}
+
+
+class MooncakeTransport:
+    """ports.Transport over one engine. Several threads may write, to different peers.
+
+    `kind` names the protocol, because both ends must use the same one. Raises ConfigError if the engine cannot be
+    imported or started, or does not use the protocol that was asked for.
+    """
+
+    def __init__(self, host: str, protocol: Protocol = "tcp", device: str = "") -> None:
+        self.kind = f"mooncake-{protocol}"
+        _prepare_environment(protocol)
+        self._engine = _import_engine()()
+        if self._engine.initialize(host, "P2PHANDSHAKE", protocol, device) != OK:
+            raise ConfigError(
+                f"Mooncake cannot start on {host} with {protocol}: look for an RDMA device (ibv_devices), or use tcp"
+            )
+        if protocol == "rdma" and not _devices(self._engine):
+            raise ConfigError("rdma was asked for but Mooncake found no RDMA device: use tcp, or check ibv_devices")
+        self.endpoint = f"{host}:{self._engine.get_rpc_port()}"
+        self._probes: dict[str, _Probe] = {}
+        self._lock = threading.Lock()
+
+    def register(self, base: int, length: int) -> None:
+        """Make [base, base + length) writable for peers. Holds the GIL. Raises ConfigError when refused."""
+        if self._engine.register_memory(base, length) != OK:
+            raise ConfigError(f"cannot register {length} bytes at {base:#x} with Mooncake: check `ulimit -l`")
+
+    def connect(self, peer: Hello, deadline_s: float) -> None:
+        """Probe the peer. Raises ConnectionError when it is of another kind or gives no answer within the deadline."""
+        if peer.transport != self.kind:
+            raise ConnectionError(f"{peer.group}/{peer.rank} uses {peer.transport}, this rank {self.kind}")
+        with self._lock:  # one probe at a time per peer, so that a silent one does not pile up threads
+            probe = self._probes.get(peer.endpoint)
+            if probe is None or probe.ended.is_set():
+                probe = self._probes[peer.endpoint] = _Probe(self._engine, peer.endpoint)
+        if not probe.ended.wait(deadline_s):
+            raise ConnectionError(f"{peer.endpoint} was silent for {deadline_s} s")
+        if probe.rc != OK:
+            raise ConnectionError(f"{peer.endpoint} cannot be reached, rc {probe.rc}")
+
+    def write(self, peer: Hello, blocks: Sequence[Block], deadline_s: float) -> Written:
+        """Write all blocks, at most BLOCKS_PER_CALL in flight. Spins in native code, without the GIL.
+
+        The deadline is looked at between calls; a call that has begun takes up to CALL_TIMEOUT_S more. Every failed
+        call is unsettled: it may still land.
+        """
+        end = time.monotonic() + deadline_s
+        for batch in batches(coalesce(blocks), BLOCKS_PER_CALL):
+            if time.monotonic() >= end:
+                return Written.FAILED_SETTLED  # what was posted has landed, the rest never will
+            sources, destinations, lengths = map(list, zip(*batch, strict=True))
+            if self._engine.batch_transfer_sync_write(peer.endpoint, sources, destinations, lengths) != OK:
+                return Written.FAILED_UNSETTLED
+        return Written.OK
+
+    def close(self) -> None:
+        """Destroy the engine, when no call uses it any more. From then on nothing of peers lands here."""
+        self._engine = None
+
+
+class _Probe:
+    """One look whether a peer answers, in a thread of its own: it blocks up to a minute when the peer is silent."""
+
+    def __init__(self, engine: Any, endpoint: str) -> None:
+        self.ended = threading.Event()
+        self.rc = -1
+        threading.Thread(target=self._run, args=(engine, endpoint), name=f"probe {endpoint}", daemon=True).start()
+
+    def _run(self, engine: Any, endpoint: str) -> None:
+        self.rc = engine.send_probe(endpoint)
+        self.ended.set()
+
+
+def _prepare_environment(protocol: Protocol) -> None:
+    """Before the import: our defaults where the operator has set nothing, and the protocol forced.
+
+    Mooncake looks only whether MC_FORCE_TCP or MC_FORCE_HCA exists; TCP wins. Raises ConfigError on a contradiction.
+    """
+    if protocol not in FORCE:
+        raise ConfigError(f"transport protocol is {protocol!r}: choose tcp or rdma")
+    if "MC_LOG_DIR" in os.environ:
+        raise ConfigError("MC_LOG_DIR is set: this Mooncake wheel aborts with it; unset it")
+    other = FORCE["rdma" if protocol == "tcp" else "tcp"]
+    if other in os.environ:
+        raise ConfigError(f"{protocol} was asked for but {other} is set: unset it, or ask for the other protocol")
+    for name, value in {**DEFAULTS, FORCE[protocol]: "1"}.items():
+        os.environ.setdefault(name, value)
+
+
+def _import_engine() -> Any:
+    try:
+        from mooncake.engine import TransferEngine
+    except ImportError as error:
+        raise ConfigError(
+            f"cannot import Mooncake ({error}): install mooncake-transfer-engine-non-cuda and libibverbs1 libnuma1, "
+            "or mooncake-transfer-engine on a CUDA host"
+        ) from None
+    return TransferEngine
+
+
+def _devices(engine: Any) -> list[str]:
+    """The RDMA devices that the engine found: its topology lists preferred and other ones per memory location."""
+    topology: dict[str, list[list[str]]] = json.loads(engine.get_local_topology())
+    return [device for lists in topology.values() for names in lists for device in names]
