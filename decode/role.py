@@ -120,7 +120,9 @@ class DecodeRole:
         """End a request. The client hears at once; pages stay for whoever may still use them."""
         notes: list[Note] = [Ended(request.room, reason)]
         arriving = request.state in (State.QUEUED, State.ASKING, State.TRANSFERRING)
-        if arriving and request.work.peer and not told_by:
+        # Who told us is told back if it could still write: its quiet may have come before this room was here.
+        unsettled = request.state is State.TRANSFERRING and not request.quiet
+        if arriving and request.work.peer and (unsettled or not told_by):
             notes.append(ToldPeer(request.room, request.work.peer, reason))
         state = request.move(Input.ENDED_IN_FLIGHT if request.flying else Input.ENDED)
         if state is State.QUARANTINED and request.quiet:

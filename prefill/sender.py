@@ -148,7 +148,7 @@ class KVSender:
         session.posted += 1
         commit = Commit(chunk.room, layer, chunk.first, chunk.last)
         self._writes[self._tickets] = Write(session, session.peer, grant.rank, commit)
-        return [Post(self._tickets, session.peer, grant.rank, layer, blocks)]
+        return [Post(self._tickets, session.room, session.peer, grant.rank, layer, blocks)]
 
     def _ran(self, tick: Tick) -> list[Effect]:
         effects: list[Effect] = []

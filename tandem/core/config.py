@@ -1,6 +1,7 @@
 """What an operator chooses. One Topology describes a cluster; `tandem up` turns it into argument lists."""
 
 import enum
+from typing import Literal
 
 import msgspec
 
@@ -95,3 +96,45 @@ def check_limits(limits: Limits) -> Limits:
     if limits.async_depth < 0:
         raise ConfigError(f"pp-async-batch-depth is {limits.async_depth}: it must be at least 0")
     return limits
+
+
+class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything one rank's process is told; the command line of `tandem prefill` and `tandem decode`."""
+
+    cluster: str
+    group: Group
+    rank: RankId
+    model: str
+    served_model_name: str
+    limits: Limits
+    registry_url: str
+    run_dir: str  # private directory for unix sockets and shared memory
+    bind: str  # host to bind, or empty: unix sockets in run_dir
+    dtype: str = "auto"
+    threads: int = 1
+    secret_file: str = ""
+    http_host: str = "127.0.0.1"
+    http_port: int = 0
+    transport: str = "mooncake"
+    transport_protocol: Literal["tcp", "rdma"] = "tcp"
+    transport_device: str = ""
+    dump_dir: str = ""  # where flight records go; empty: below the user's state directory
+    supervised: bool = False  # exit when standard input closes
+    timer_scale: float = 1.0  # multiplies failure timers
+
+
+class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything the router's process is told; the command line of `tandem router`."""
+
+    cluster: str
+    model: str
+    served_model_name: str
+    registry_url: str
+    host: str = "127.0.0.1"
+    port: int = 8000
+    admin_host: str = "127.0.0.1"
+    admin_port: int = 0
+    secret_file: str = ""
+    request_timeout_s: float = 600.0
+    max_concurrent_requests: int = 1024
+    supervised: bool = False

@@ -61,6 +61,7 @@ class Post:
     """Write pages of one layer into a decode rank's memory: `blocks` pairs (source page, destination page)."""
 
     ticket: int
+    room: Room
     peer: str
     rank: RankId
     layer: LayerId

@@ -1,7 +1,7 @@
 """Every message on a wire between processes: msgspec structs, never pickle. `inputs` holds those a frame carries.
 
 | from -> to                              | messages                                              |
-| router -> rank 0 of a group             | Submit, Cancel                                        |
+| router -> rank 0 of a group             | Submit, Cancel, Watch                                 |
 | rank 0 -> router                        | Token, Done, Load                                     |
 | prefill rank 0 -> decode rank 0         | FirstToken, Quiet, Cancelled                          |
 | decode rank 0 -> prefill rank 0         | Cancelled                                             |
@@ -37,6 +37,10 @@ class Cancel(_Message, frozen=True):
     reason: Reason
 
 
+class Watch(_Message, frozen=True):
+    """A router wants to hear a group's Load; sent once a second, so it is also the router's sign of life."""
+
+
 class Token(_Message, frozen=True):
     """One generated token. Indices start at 0; the router drops those it has."""
 
@@ -53,7 +57,7 @@ class Done(_Message, frozen=True):
 
 
 class Load(_Message, frozen=True):
-    """How full a group is; sent to every known router once a second, so it is also the group's sign of life."""
+    """How full a group is; sent to every router that watches, once a second: also the group's sign of life."""
 
     group: str
     waiting: int
@@ -232,7 +236,7 @@ class BallotBack(_Message, frozen=True):
     yes: int
 
 
-ToGroup = Submit | Cancel
+ToGroup = Submit | Cancel | Watch
 ToRouter = Token | Done | Load
 ToPrefill = Hello | Grant | Cancelled
 ToDecode = Hello | Refused | Commit | FirstToken | Quiet | Cancelled

@@ -54,9 +54,9 @@ class PagePool:
                 return index
         return lengths.index(max(lengths))
 
-    def owned(self, room: Room) -> int:
-        """Pages a room holds, quarantined ones not counted."""
-        return len(self._owned.get(room, ()))
+    def held(self, room: Room) -> tuple[PageId, ...]:
+        """The pages that nobody else may touch: owned or quarantined by this room."""
+        return (*self._owned.get(room, ()), *self._quarantined.get(room, ()))
 
     def release(self, room: Room) -> None:
         """The room's pages, owned or quarantined, are free: no forward uses them and every writer is quiet."""

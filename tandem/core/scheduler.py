@@ -34,7 +34,6 @@ class Scheduler:
         if rows:
             self.flights.launch(frame.tick, frame.slot, rows)
         self.role.pool.check()
-        self._remember(notes)
         self.digest = self._digest(frame, rows, asks)
         return Plan(frame.tick, frame.slot, tuple(rows), asks, tuple(notes), self.digest)
 
@@ -49,9 +48,14 @@ class Scheduler:
         for verdict in frame.verdicts:
             if self.role.knows(verdict.room):
                 notes += self.role.on_verdict(verdict)
+        self._remember(notes)
         for arrival in frame.arrivals:
-            notes += self._on_arrival(arrival, frame.now_ms)
-        return notes + self.role.expire(frame.now_ms)
+            heard = self._on_arrival(arrival, frame.now_ms)
+            self._remember(heard)  # at once: the next arrival may be about the same room
+            notes += heard
+        expired = self.role.expire(frame.now_ms)
+        self._remember(expired)
+        return notes + expired
 
     def _on_harvest(self, harvest: Harvest) -> list[Note]:
         rows = self.flights.land(harvest.tick)
@@ -67,8 +71,9 @@ class Scheduler:
     def _on_arrival(self, arrival: Arrival, now_ms: int) -> list[Note]:
         match arrival:
             case Submit(work=work):
-                duplicate = self.role.knows(work.room) or work.room in self._ended
-                return [] if duplicate else self.role.on_submit(arrival, now_ms)
+                if work.room in self._ended:
+                    return [Forgotten(work.room)]  # its driver has just noted a way to a router again
+                return [] if self.role.knows(work.room) else self.role.on_submit(arrival, now_ms)
             case FirstToken(room=room):
                 return self.role.on_first_token(arrival) if self.role.knows(room) else []
             case Abort():

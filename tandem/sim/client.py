@@ -35,8 +35,8 @@ class Client:
         self._reference = reference
 
     def submitted(self, work: Work) -> None:
-        """A request is on its way to both groups."""
-        self.answers[work.room] = Answer(work)
+        """A request is on its way to both groups, maybe not for the first time."""
+        self.answers.setdefault(work.room, Answer(work))
 
     def on_message(self, group: str, message: Token | Done) -> None:
         """Raises WrongAnswer when a token leaves a gap or comes after a group's last word."""

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 from consensus.store import Column, Table
 from tandem.core.effects import Effect, Forget, Launch, Observe, Post, SendHidden, SendNext, TellPeer, TellRouter
 from tandem.core.events import Combined, Event, LayerRan, Moved, Ran, Started, Woke, Written
-from tandem.core.ids import LayerId, RankId, Tick
+from tandem.core.ids import LayerId, RankId, Room, Tick
+from tandem.core.inputs import Submit
 from tandem.core.messages import Ack, Facts, Hello, Hidden
 from tandem.core.plan import Plan
-from tandem.core.rank import LEADER, Rank
+from tandem.core.rank import LEADER, Rank, Tokens
 from tandem.ports import Engine
 from tandem.sim.clock import Action
+from tandem.sim.oracle import check_forward, check_write
 
 if TYPE_CHECKING:
     from tandem.sim.world import World
@@ -26,6 +28,8 @@ class Pace:
     layer_us: tuple[int, int] = (20, 200)
     message_us: tuple[int, int] = (5, 400)
     write_us: tuple[int, int] = (20, 2_000)
+    handshake_us: tuple[int, int] = (0, 3_000)
+    failing_writes: float = 0.0  # share of them; what a failed write has left behind is partial
 
 
 class Node:
@@ -38,6 +42,7 @@ class Node:
         self.hello = hello
         self.column = Column(rank.place.epoch, rank.place.rank)
         self.table = Table(rank.place.epoch, rank.place.size) if rank.place.first else None
+        self.routers: dict[Room, None] = {}  # as a driver keeps the way to each room's router
         self._rng = rng
         self._queue: deque[Plan] = deque()
         self._busy = False
@@ -47,6 +52,8 @@ class Node:
 
     def on(self, event: Event) -> None:
         """Feed an event and carry out what comes of it."""
+        if isinstance(event, Submit):
+            self.routers[event.work.room] = None
         for effect in self.rank.on(event, self.world.clock.now_us // 1000):
             self._do(effect)
         self.world.check_tick(self)
@@ -70,6 +77,7 @@ class Node:
                 self.column.set(room, fact)
             case Forget(room=room):
                 self.column.delete(room)
+                self.routers.pop(room, None)
             case Post():
                 self._post(effect)
             case TellRouter(message=message):
@@ -95,6 +103,7 @@ class Node:
     def _run(self, plan: Plan) -> None:
         """Compute at once, tell of it layer by layer over the time it would have taken."""
         self.on(Started(plan.tick))
+        check_forward(plan, self.world.group(self.rank.place.group))
         ran: list[LayerId] = []
         hidden = self._hidden_in.pop(plan.tick, None)
         result = self.engine.run(plan, memoryview(hidden) if hidden is not None else None, ran.append)
@@ -108,29 +117,37 @@ class Node:
         else:
             tokens = result
         sampled = [row.room for row in plan.rows if row.samples]
-        self.world.clock.at(done_us, lambda: self._ran(Ran(plan.tick, tuple(zip(sampled, tokens, strict=False)))))
+        self.world.clock.at(done_us, lambda: self._ran(plan, tuple(zip(sampled, tokens, strict=False))))
 
     def _layer_ran(self, tick: Tick, layer: LayerId) -> Action:
         return lambda: self.on(LayerRan(tick, layer))
 
-    def _ran(self, event: Ran) -> None:
+    def _ran(self, plan: Plan, tokens: Tokens) -> None:
+        check_forward(plan, self.world.group(self.rank.place.group))
         self._busy = False
-        self.on(event)
+        self.on(Ran(plan.tick, tokens))
         self._compute()
 
     # what leaves this rank
 
     def _post(self, post: Post) -> None:
-        """The bytes land at one moment of the write, its end is told later."""
-        peer = self.world.node(post.peer, post.rank)
-        landing_us = self._rng.randint(*self.world.pace.write_us)
+        """The bytes land at one moment of the write, its end is told later. A write that fails lands in part."""
+        world, peer = self.world, self.world.node(post.peer, post.rank)
+        senders, receivers = world.group(self.rank.place.group), world.group(post.peer)
+        fails = self._rng.random() < world.pace.failing_writes
+        landing = post.blocks[: self._rng.randint(0, len(post.blocks))] if fails else post.blocks
+        landing_us = self._rng.randint(*world.pace.write_us)
+        since = self.rank.scheduler.tick
+        check_write(post, since, senders, receivers)
 
         def land() -> None:
-            for source, destination in post.blocks:
+            check_write(post, since, senders, receivers)
+            for source, destination in landing:
                 peer.engine.memory.block(post.layer, destination)[:] = self.engine.memory.block(post.layer, source)
-            self.world.clock.after(self._rng.randint(0, landing_us), lambda: self.on(Moved(post.ticket, Written.OK)))
+            result = Written.FAILED_SETTLED if fails else Written.OK
+            world.clock.after(self._rng.randint(0, landing_us), lambda: self.on(Moved(post.ticket, result)))
 
-        self.world.clock.after(landing_us, land)
+        world.clock.after(landing_us, land)
 
     def _flush(self) -> None:
         facts = self.column.flush(self.world.clock.now_us // 1000)

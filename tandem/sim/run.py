@@ -19,6 +19,12 @@ from tandem.sim.world import Cluster, World
 LAYERS = 8
 CONTEXT = 128
 CELL_BYTES = 16
+PROMPT_US = 30_000_000
+"""A run takes about a second or is bound to a short deadline: one that ticks later has waited for a 600 s deadline."""
+
+
+class Stalled(Exception):
+    """Requests ended only because their time was up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,10 +44,12 @@ def simulate(seed: int) -> Result:
     cluster = _cluster(rng)
     client = Client(_reference)
     world = World(seed, cluster, build_engine, client)
-    _load(world, cluster, stream(seed, "load"))
+    _load(world, stream(seed, "load"))
     world.run()
     client.check()
     world.check_at_rest()
+    if world.busy_until_us > PROMPT_US:
+        raise Stalled(f"the last tick was at {world.busy_until_us // 1000} ms")
     aborted = sum(answer.ended is not None and answer.ended.name == "CLIENT_GONE" for answer in client.answers.values())
     return Result(seed, world.hash, world.ticks, len(client.answers), aborted)
 
@@ -63,13 +71,19 @@ def _cluster(rng: random.Random) -> Cluster:
         chunked_prefill_size=rng.choice([4, 16, 128]),
         max_prefill_tokens=rng.choice([16, 64, 256]),
         async_depth=rng.choice([0, 1, 2]),
+        max_rooms=rng.choice([1024, 1024, 4]),
     )
     groups = (
         Group(RoleName.PREFILL, "p0", _partition(rng, prefill)),
         Group(RoleName.DECODE, "d0", _partition(rng, decode)),
     )
     slow = rng.choice([1, 1, 20])
-    pace = Pace(message_us=(5, 400 * slow), write_us=(20, 2_000 * slow))
+    pace = Pace(
+        message_us=(5, 400 * slow),
+        write_us=(20, 2_000 * slow),
+        handshake_us=(0, rng.choice([3_000, 3_000, 200_000])),
+        failing_writes=rng.choice([0.0, 0.0, 0.02]),
+    )
     return Cluster(groups, limits, pace)
 
 
@@ -80,17 +94,28 @@ def _partition(rng: random.Random, parts: int) -> tuple[int, ...]:
     return tuple(high - low for low, high in zip([0, *cuts], [*cuts, LAYERS], strict=True))
 
 
-def _load(world: World, cluster: Cluster, rng: random.Random) -> None:
-    """Requests in bursts or one by one; every fourth client leaves at some moment."""
+def _load(world: World, rng: random.Random) -> None:
+    """Requests in bursts or one by one; some clients leave, some requests come twice, or late to one group."""
     spread_us = rng.choice([0, 20_000, 200_000])
     for number in range(rng.choice([1, 8, 24])):
         work = _work(rng, number)
         at_us = rng.randint(0, spread_us)
         remaining_ms = rng.choice([600_000] * 9 + [rng.randint(0, 50)])
-        world.clock.at(at_us, partial(world.submit, work, "p0", "d0", remaining_ms))
+        late_us = {} if work.max_tokens == 1 else {rng.choice(["p0", "d0"]): rng.choice([0] * 4 + [50_000])}
+        world.clock.at(at_us, partial(world.submit, work, "p0", "d0", remaining_ms, late_us))
+        if rng.random() < 0.1:
+            again_us = at_us + rng.choice([0, rng.randint(0, 100_000)])
+            world.clock.at(again_us, partial(world.submit, work, "p0", "d0", remaining_ms))
         if rng.random() < 0.25:
             left_us = at_us + rng.choice([rng.randint(0, 2_000), rng.randint(0, 100_000)])
-            world.clock.at(left_us, partial(world.cancel, work, ("p0", "d0")))
+            world.clock.at(left_us, partial(world.cancel, work, _told(rng, work, late_us)))
+
+
+def _told(rng: random.Random, work: Work, late_us: dict[str, int]) -> tuple[str, ...]:
+    """Which groups hear that the client left: one is enough, unless it is told before it has heard of the request."""
+    if work.max_tokens == 1 or any(late_us.values()):
+        return "p0", "d0"
+    return rng.choice([("p0", "d0"), ("p0", "d0"), ("p0",), ("d0",)])
 
 
 def _work(rng: random.Random, number: int) -> Work:

@@ -1,8 +1,9 @@
 """A whole cluster in virtual time: the production Rank and Scheduler, an engine per rank, and nothing else is real."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 
 import msgspec
@@ -14,7 +15,7 @@ from tandem.core.events import Event, PeerOpened
 from tandem.core.ids import Epoch, RankId, Tick
 from tandem.core.inputs import Submit
 from tandem.core.messages import Cancel, Done, Hello, Token
-from tandem.core.rank import LEADER
+from tandem.core.rank import LEADER, Rank
 from tandem.core.requests import Reason, Work
 from tandem.ports import Engine
 from tandem.sim.client import Client
@@ -24,6 +25,8 @@ from tandem.sim.node import Node, Pace
 EPOCH = Epoch(1)
 
 STEADY = Pace()
+
+NOBODY_LATE: Mapping[str, int] = {}
 
 EngineFactory = Callable[[Group, RankId, Limits], Engine]
 
@@ -45,6 +48,7 @@ class World:
         self.client = client
         self.pace = cluster.pace
         self.steps = 0
+        self.busy_until_us = 0  # when the last tick was stepped
         self._seed = seed
         self._cluster = cluster
         self._channels: dict[tuple[str, str, str], Channel] = {}
@@ -71,7 +75,7 @@ class World:
         for one in self._nodes.values():
             for other in self._nodes.values():
                 if self._role(one) is not self._role(other):
-                    self.clock.after(rng.randint(0, 3_000), self._event(one, PeerOpened(other.hello)))
+                    self.clock.after(rng.randint(*self.pace.handshake_us), self._event(one, PeerOpened(other.hello)))
 
     def _role(self, node: Node) -> RoleName:
         return next(group.role for group in self._cluster.groups if group.name == node.rank.place.group)
@@ -82,6 +86,10 @@ class World:
     def node(self, group: str, rank: RankId) -> Node:
         """A rank by name."""
         return self._nodes[group, rank]
+
+    def group(self, name: str) -> list[Rank]:
+        """The ranks of one group."""
+        return [node.rank for (group, _), node in self._nodes.items() if group == name]
 
     @property
     def nodes(self) -> list[Node]:
@@ -103,14 +111,22 @@ class World:
 
     # the router's side
 
-    def submit(self, work: Work, prefill: str, decode: str, remaining_ms: int = 600_000) -> None:
-        """Send one request to both groups of a pair, as the router does."""
+    def submit(
+        self,
+        work: Work,
+        prefill: str,
+        decode: str,
+        remaining_ms: int = 600_000,
+        late_us: Mapping[str, int] = NOBODY_LATE,
+    ) -> None:
+        """Send one request to both groups of a pair, as the router does. A repeated call sends a duplicate."""
         self.client.submitted(work)
         for group, peer in ((prefill, decode), (decode, prefill)):
             if work.max_tokens == 1 and group == decode:
                 continue
             named = None if work.max_tokens == 1 else peer
-            self._to_group(group, Submit(msgspec.structs.replace(work, peer=named), remaining_ms))
+            message = Submit(msgspec.structs.replace(work, peer=named), remaining_ms)
+            self.clock.after(late_us.get(group, 0), partial(self._to_group, group, message))
 
     def cancel(self, work: Work, groups: tuple[str, ...], reason: Reason = Reason.CLIENT_GONE) -> None:
         """The client left: tell the groups."""
@@ -146,6 +162,7 @@ class World:
             if digest != expected:
                 raise Divergence(f"{self._name(node)} has digest {digest:x} at tick {frame.tick}, others {expected:x}")
             self._hash.update(digest.to_bytes(8, "big"))
+            self.busy_until_us = self.clock.now_us
         self._stepped[place.group, place.rank] = node.rank.scheduler.tick
 
     def check_at_rest(self) -> None:
@@ -156,6 +173,7 @@ class World:
             left = {
                 "queues": any(role.lengths()),
                 "sessions": node.rank.courier.open_rooms(),
+                "routers": len(node.routers),
                 "facts": len(node.column) + (len(node.table) if node.table else 0),
                 "pages": role.pool.num_pages - role.pool.free,
                 "votes": len(node.rank.scheduler.votes),

@@ -1,0 +1,45 @@
+"""How a ring forms: rank 0 waits until every rank has joined, then names the epoch and what all of them can hold."""
+
+from tandem.core.errors import ConfigError
+from tandem.core.ids import Epoch, RankId
+from tandem.core.messages import Formed, Join
+
+BOOT_SHIFT = 20
+"""A fresh process contributes its start time in the high bits, so its epoch is above all that came before."""
+
+
+class Forming:
+    """Rank 0's list of who has joined."""
+
+    def __init__(self, size: int) -> None:
+        self._size = size
+        self._joins: dict[RankId, Join] = {}
+
+    def on(self, join: Join) -> Formed | None:
+        """A rank joins, or says so again; the answer once all are here. A new incarnation replaces the old one.
+
+        Raises ConfigError when two ranks were started with different models or layouts.
+        """
+        if not 0 <= join.rank < self._size:
+            raise ConfigError(f"rank {join.rank} joins, but pp-size is {self._size} here: give all ranks the same")
+        self._joins[join.rank] = join
+        for other in self._joins.values():
+            if other.fingerprint != join.fingerprint:
+                raise ConfigError(
+                    f"rank {other.rank} has fingerprint {other.fingerprint}, rank {join.rank} has {join.fingerprint}: "
+                    "start all ranks with the same model, dtype and page-size"
+                )
+        return self.formed
+
+    @property
+    def formed(self) -> Formed | None:
+        """The epoch and the agreed page count, once every rank has joined."""
+        if len(self._joins) < self._size:
+            return None
+        newest = max(join.boot_ms for join in self._joins.values()) << BOOT_SHIFT
+        return Formed(Epoch(newest + 1), min(join.num_pages for join in self._joins.values()))
+
+    @property
+    def missing(self) -> list[RankId]:
+        """Ranks that have not joined, for the log."""
+        return [RankId(rank) for rank in range(self._size) if rank not in self._joins]

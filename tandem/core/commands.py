@@ -1,0 +1,134 @@
+"""Command lines of single processes: the one place that writes their flags, for `tandem up` and for charts.
+
+`tandem.cli` reads what is written here; a test holds both together, field by field.
+"""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tandem.core.config import Group, RankOptions, RouterOptions, Topology
+from tandem.core.ids import RankId
+
+
+class Launch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one start of a topology adds to it: the places, secrets and means of the machine it runs on."""
+
+    served_model_name: str
+    registry_url: str
+    run_dir: str
+    secret_file: str
+    bind: str = ""
+    threads: int = 1
+    dump_dir: str = ""
+    timer_scale: float = 1.0
+    supervised: bool = False
+
+
+def rank_name(group: Group, rank: RankId) -> str:
+    """`p0.1`: how logs and people call one rank."""
+    return f"{group.name}.{rank}"
+
+
+def topology_options(topology: Topology, launch: Launch) -> list[RankOptions]:
+    """The options of every rank, in the order to start them."""
+    return [
+        RankOptions(
+            cluster=topology.cluster,
+            group=group,
+            rank=rank,
+            model=topology.model,
+            served_model_name=launch.served_model_name,
+            limits=topology.limits,
+            registry_url=launch.registry_url,
+            run_dir=launch.run_dir,
+            bind=launch.bind,
+            dtype=topology.dtype,
+            threads=launch.threads,
+            secret_file=launch.secret_file,
+            dump_dir=launch.dump_dir,
+            supervised=launch.supervised,
+            timer_scale=launch.timer_scale,
+        )
+        for group, rank in topology.ranks()
+    ]
+
+
+def router_options(topology: Topology, launch: Launch) -> RouterOptions:
+    """The options of the topology's router."""
+    return RouterOptions(
+        cluster=topology.cluster,
+        model=topology.model,
+        served_model_name=launch.served_model_name,
+        registry_url=launch.registry_url,
+        host=topology.host,
+        port=topology.port,
+        admin_port=topology.admin_port,
+        secret_file=launch.secret_file,
+        supervised=launch.supervised,
+    )
+
+
+def rank_arguments(options: RankOptions) -> list[str]:
+    """What follows `tandem` on the command line of a rank. `limits.context` is not on it: every rank reads its model."""
+    group, limits = options.group, options.limits
+    flags = {
+        "cluster": options.cluster,
+        "group": group.name,
+        "rank": options.rank,
+        "pp-size": group.size,
+        "pp-partition": ",".join(map(str, group.partition)),
+        "model": options.model,
+        "served-model-name": options.served_model_name,
+        "dtype": options.dtype,
+        "threads": options.threads,
+        "page-size": limits.page_size,
+        "num-pages": limits.num_pages,
+        "chunked-prefill-size": limits.chunked_prefill_size,
+        "max-prefill-tokens": limits.max_prefill_tokens,
+        "pp-async-batch-depth": limits.async_depth,
+        "max-rooms": limits.max_rooms,
+        "registry-url": options.registry_url,
+        "cluster-secret-file": options.secret_file,
+        "run-dir": options.run_dir,
+        "bind": options.bind,
+        "http-host": options.http_host,
+        "http-port": options.http_port,
+        "transport": options.transport,
+        "transport-protocol": options.transport_protocol,
+        "transport-device": options.transport_device,
+        "dump-dir": options.dump_dir,
+        "timer-scale": options.timer_scale,
+        "supervised": options.supervised,
+    }
+    return [group.role.value, *_written(flags)]
+
+
+def router_arguments(options: RouterOptions) -> list[str]:
+    """What follows `tandem` on the command line of a router."""
+    flags = {
+        "cluster": options.cluster,
+        "model": options.model,
+        "served-model-name": options.served_model_name,
+        "registry-url": options.registry_url,
+        "cluster-secret-file": options.secret_file,
+        "host": options.host,
+        "port": options.port,
+        "admin-host": options.admin_host,
+        "admin-port": options.admin_port,
+        "request-timeout": options.request_timeout_s,
+        "max-concurrent-requests": options.max_concurrent_requests,
+        "supervised": options.supervised,
+    }
+    return ["router", *_written(flags)]
+
+
+def _written(flags: Mapping[str, str | int | float | bool]) -> list[str]:
+    """`--name=value`, as one word: a value may be empty or begin with a dash. A switch that is off is left out."""
+    words = []
+    for name, value in flags.items():
+        if value is True:
+            words.append(f"--{name}")
+        elif value is not False:
+            words.append(f"--{name}={value!r}" if isinstance(value, float) else f"--{name}={value}")
+    return words

@@ -1,0 +1,207 @@
+"""The tick loop of one process: sockets and threads in, the pure Rank in the middle, effects out. It never blocks."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import zmq
+
+from consensus.store_link import PPConsensusStore
+from kvtransfer.peer_link import PeerLink
+from kvtransfer.posting import Posting
+from tandem.core.effects import Effect, Forget, Launch, Observe, Post, SendHidden, SendNext, TellPeer, TellRouter
+from tandem.core.events import Combined, Event, LayerRan, Moved, Ran, Started, Woke
+from tandem.core.ids import Tick
+from tandem.core.messages import Hidden, Load, OnRing
+from tandem.core.rank import Rank
+from tandem.ports import HiddenOut
+from tandem.runtime.compute import ComputeThread
+from tandem.runtime.hidden import PulledIn
+from tandem.runtime.inbox import ThreadInbox
+from tandem.runtime.links import Decoder, Inbox, encode, post
+from tandem.runtime.router_link import RouterLink
+
+HOUSEKEEPING_S = 1.0
+"""Resends, Load and silent routers are looked after this often; the longest the loop sleeps."""
+
+
+class GroupLost(Exception):
+    """The group cannot go on: the message names the rank and the cause."""
+
+
+class Request(Protocol):
+    """Something another thread wants from the tick loop, such as its state."""
+
+    def answer(self, drive: "Drive") -> None:
+        """Called on the tick loop's thread."""
+
+
+@dataclass(slots=True)
+class Lost:
+    """Another thread has found that the group is lost."""
+
+    cause: str
+
+
+Thrown = Started | LayerRan | Ran | Moved | Combined | Lost | Request
+
+
+@dataclass(slots=True)
+class Links:
+    """The hands of one rank."""
+
+    ring_in: Inbox[OnRing]
+    ring_out: "zmq.Socket[bytes] | None"  # None: the ring has one rank
+    hidden_in: PulledIn | None  # None: rank 0
+    hidden_out: HiddenOut | None
+    routers: RouterLink | None  # rank 0
+    peers: PeerLink
+    store: PPConsensusStore
+    posting: Posting
+    inbox: ThreadInbox[Thrown]
+
+
+class Drive:
+    """Feeds a rank until it is told to stop."""
+
+    def __init__(self, rank: Rank, links: Links, compute: ComputeThread) -> None:
+        self.rank = rank
+        self.links = links
+        self._compute = compute
+        self._started_s = time.monotonic()
+        self._payloads: dict[Tick, memoryview] = {}
+        self._headers: Decoder[Hidden] = Decoder(Hidden)
+        self._stopping = False
+        self._next_housekeeping_s = 0.0
+        self._own = [links.inbox.fd, links.ring_in.socket]
+        self._own += [links.hidden_in.socket] if links.hidden_in is not None else []
+        self._own += [links.routers.socket] if links.routers is not None else []
+        self.watch_peers()
+
+    def watch_peers(self) -> None:
+        """Poll the sockets that are open now: those to peers come and go."""
+        self._poller = zmq.Poller()
+        for socket in (*self._own, *self.links.peers.sockets()):
+            self._poller.register(socket, zmq.POLLIN)
+
+    def stop(self) -> None:
+        """End `run` soon; from any thread or signal handler."""
+        self._stopping = True
+        self.links.inbox.wake()
+
+    def run(self) -> None:
+        """Until `stop`. Raises GroupLost or Divergence when the epoch ends."""
+        while not self._stopping:
+            self._poller.poll(self._patience_ms())
+            self._housekeeping()
+            while self._take_all():
+                pass
+            if (wake_ms := self.rank.wake_ms()) is not None and wake_ms <= self.now_ms():
+                self.on(Woke())
+
+    def now_ms(self) -> int:
+        """Milliseconds since this epoch began, by this process's clock."""
+        return int((time.monotonic() - self._started_s) * 1000)
+
+    def on(self, event: Event) -> None:
+        """Feed the rank and carry out what comes of it."""
+        if isinstance(event, Ran) and self.links.hidden_in is not None:
+            self.links.hidden_in.release()  # the forward has read its input
+        for effect in self.rank.on(event, self.now_ms()):
+            self._do(effect)
+
+    def _patience_ms(self) -> int:
+        rest_ms = int((self._next_housekeeping_s - time.monotonic()) * 1000) + 1
+        wake_ms = self.rank.wake_ms()
+        if wake_ms is not None:
+            rest_ms = min(rest_ms, wake_ms - self.now_ms() + 1)
+        return max(0, rest_ms)
+
+    # what comes in
+
+    def _take_all(self) -> bool:
+        """One round over all sources: whether anything came."""
+        taken = False
+        for event in self._events():
+            taken = True
+            self.on(event)
+        return taken
+
+    def _events(self) -> Iterator[Event]:
+        links = self.links
+        yield from self._thrown()
+        while (message := links.ring_in.receive()) is not None:
+            yield message
+        if links.ring_in.malformed:
+            raise GroupLost("a malformed message came over the ring")
+        yield from self._hidden()
+        if links.routers is not None:
+            yield from links.routers.receive(time.monotonic())
+        yield from links.peers.receive()
+
+    def _thrown(self) -> Iterator[Event]:
+        for item in self.links.inbox.take():
+            match item:
+                case Lost(cause=cause):
+                    raise GroupLost(cause)
+                case Started() | LayerRan() | Ran() | Moved() | Combined():
+                    yield item
+                case _:
+                    item.answer(self)
+
+    def _hidden(self) -> Iterator[Event]:
+        while self.links.hidden_in is not None and (received := self.links.hidden_in.receive()) is not None:
+            header = self._headers(received[0])
+            self._payloads[header.tick] = received[1]
+            yield header
+
+    # what goes out
+
+    def _do(self, effect: Effect) -> None:
+        links = self.links
+        match effect:
+            case SendNext(message=message):
+                if links.ring_out is None or not post(links.ring_out, encode(message)):
+                    raise GroupLost("the next rank does not take its messages")
+            case SendHidden(header=header):
+                assert links.hidden_out is not None
+                links.hidden_out.send(encode(header), memoryview(self._compute.take_output(header.tick)))
+            case Launch(plan=plan):
+                self._compute.submit(plan, self._payloads.pop(plan.tick, None))
+            case Observe(room=room, fact=fact):
+                links.store[room] = fact
+            case Forget(room=room):
+                self._forget(effect)
+            case Post():
+                links.posting.post(effect)
+            case TellRouter(message=told):
+                assert links.routers is not None
+                links.routers.tell(told)
+            case TellPeer(group=group, rank=rank, message=said):
+                links.peers.send(group, rank, said)
+
+    def _forget(self, effect: Forget) -> None:
+        del self.links.store[effect.room]
+        if self.links.routers is not None:
+            self.links.routers.forget(effect.room)
+
+    # once a second
+
+    def _housekeeping(self) -> None:
+        now_s = time.monotonic()
+        if now_s < self._next_housekeeping_s:
+            return
+        self._next_housekeeping_s = now_s + HOUSEKEEPING_S
+        self.links.peers.tick(now_s)
+        self.watch_peers()
+        self.links.store.at_tick(self.rank.scheduler.tick)
+        if self.links.routers is not None:
+            for cancel in self.links.routers.abandoned(now_s):
+                self.on(cancel)
+            self.links.routers.announce(self._load())
+
+    def _load(self) -> Load:
+        role = self.rank.scheduler.role
+        _, waiting, running = role.lengths()
+        return Load(self.rank.place.group, waiting, running, role.pool.free)

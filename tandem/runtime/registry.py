@@ -1,0 +1,178 @@
+"""The registry: every rank's Member under a lease in Redis. An entry is a hint; identity is proved in the handshake.
+
+Only Redis 6.2 commands: SET PX, DEL, SCAN, MGET. Values are signed with a key derived from the cluster secret and bound
+to their own key, so that neither a stranger's entry nor one copied to another place is believed.
+"""
+
+import hashlib
+import hmac
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import redis
+import redis.backoff
+import redis.retry
+
+from tandem.core.errors import ConfigError
+from tandem.core.members import Member
+
+LEASE_MS = 5000
+PERIOD_S = 1.0
+HURRY_S = 0.1
+"""The period until the ring has formed: its ranks wait for each other."""
+BACK_OFF_S = (0.2, 2.0)
+"""First and longest wait after a failure."""
+TIMEOUT_S = 2.0
+MAX_VALUE_BYTES = 64 << 10
+MAX_MEMBERS = 4096
+SCHEMES = ("redis://", "rediss://", "unix://")
+MAC_BYTES = 32
+
+log = logging.getLogger("tandem.registry")
+
+
+class Registry:
+    """One cluster's entries. Calls take up to TIMEOUT_S and raise redis.RedisError when the server is away.
+
+    `ignored` counts entries that were unsigned, forged, malformed or in another's place. For one thread.
+    """
+
+    def __init__(self, url: str, cluster: str, secret: bytes) -> None:
+        """Raises ConfigError for an unusable url, or without a secret. Does not connect yet."""
+        if not secret:
+            raise ConfigError("the registry's entries are signed: give --cluster-secret-file")
+        if not url.startswith(SCHEMES):
+            raise ConfigError(f"registry-url is {url!r}: it must begin with one of {', '.join(SCHEMES)}")
+        self.ignored = 0
+        self._prefix = f"tandem:{cluster}:rank:"
+        self._secret = hmac.digest(secret, b"tandem registry 1", hashlib.sha256)
+        self._decoder = msgspec.msgpack.Decoder(Member)
+        try:
+            self._redis = redis.Redis.from_url(
+                url,
+                socket_timeout=TIMEOUT_S,
+                socket_connect_timeout=TIMEOUT_S,
+                retry=redis.retry.Retry(redis.backoff.NoBackoff(), 0),
+                protocol=2,
+                driver_info=None,
+            )
+        except ValueError as error:
+            raise ConfigError(f"registry-url is {url!r}: {error}") from None
+
+    def publish(self, member: Member) -> None:
+        """Put or renew this rank's entry."""
+        key = self._key(member)
+        data = msgspec.msgpack.encode(member)
+        self._redis.set(key, self._mac(key, data) + data, px=LEASE_MS)
+
+    def withdraw(self, member: Member) -> None:
+        """Take this rank's entry away."""
+        self._redis.delete(self._key(member))
+
+    def members(self) -> list[Member]:
+        """All believable entries, by group name and rank."""
+        pattern = _escaped(self._prefix) + "*"
+        keys: list[bytes] = sorted(set(self._redis.scan_iter(match=pattern, count=1000)))[:MAX_MEMBERS]
+        values: list[bytes | None] = self._redis.mget(keys) if keys else []  # type: ignore[assignment]
+        found = [self._member(key.decode(errors="replace"), value) for key, value in zip(keys, values, strict=True)]
+        return sorted((one for one in found if one is not None), key=lambda one: (one.group.name, one.rank))
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._redis.close()
+
+    def _member(self, key: str, value: bytes | None) -> Member | None:
+        if value is None:  # its lease ended between SCAN and MGET
+            return None
+        mac, data = value[:MAC_BYTES], value[MAC_BYTES:]
+        if len(value) <= MAX_VALUE_BYTES and hmac.compare_digest(mac, self._mac(key, data)):
+            try:
+                member = self._decoder.decode(data)
+            except (msgspec.DecodeError, RecursionError):  # signed by another version
+                pass
+            else:
+                if self._key(member) == key:
+                    return member
+        self.ignored += 1
+        return None
+
+    def _key(self, member: Member) -> str:
+        return f"{self._prefix}{member.group.name}:{member.rank}"
+
+    def _mac(self, key: str, data: bytes) -> bytes:
+        return hmac.digest(self._secret, key.encode() + b"\0" + data, hashlib.sha256)
+
+
+class RegistryLoop:
+    """Keeps a rank in the registry, and its picture of the others fresh, from a thread of its own.
+
+    `current` gives the entry to publish; `on_members` gets what was read. Both are called on that thread. An
+    unreachable registry changes nothing: the last picture stays, and `on_members` is not called.
+    """
+
+    def __init__(
+        self, registry: Registry, current: Callable[[], Member], on_members: Callable[[list[Member]], None]
+    ) -> None:
+        self.read_s: float | None = None
+        """When members were last read, in monotonic seconds."""
+        self.reachable = True
+        self._registry = registry
+        self._current = current
+        self._on_members = on_members
+        self._settled = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
+
+    def start(self) -> None:
+        """Begin; the first round is made at once."""
+        self._thread.start()
+
+    def settled(self) -> None:
+        """The ring has formed: there is no hurry any more."""
+        self._settled = True
+
+    def stop(self) -> None:
+        """End the thread and take this rank's entry away, if the registry can be reached."""
+        self._stopping.set()
+        if self._thread.ident is not None:
+            self._thread.join()
+        try:
+            self._registry.withdraw(self._current())
+        except redis.RedisError as error:
+            log.info("registry: not withdrawn, the lease ends by itself: %s", error)
+        self._registry.close()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._stopping.is_set():
+            if self._round():
+                failures = 0
+                wait_s = PERIOD_S if self._settled else HURRY_S
+            else:
+                wait_s = min(BACK_OFF_S[0] * 2**failures, BACK_OFF_S[1])
+                failures = min(failures + 1, 16)
+            self._stopping.wait(wait_s)
+
+    def _round(self) -> bool:
+        try:
+            self._registry.publish(self._current())
+            members = self._registry.members()
+        except redis.RedisError as error:
+            if self.reachable:
+                log.warning("registry cannot be reached, going on with what is known: %s", error)
+            self.reachable = False
+            return False
+        if not self.reachable:
+            log.warning("registry is back")
+        self.reachable = True
+        self.read_s = time.monotonic()
+        self._on_members(members)
+        return True
+
+
+def _escaped(text: str) -> str:
+    """A glob that matches exactly this text."""
+    return "".join(f"\\{letter}" if letter in "*?[]^\\" else letter for letter in text)

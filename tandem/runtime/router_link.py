@@ -1,0 +1,84 @@
+"""Rank 0's link to the routers: which router submitted which room, and whether that router is still there."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import zmq
+
+from tandem.core.ids import Room
+from tandem.core.inputs import Submit
+from tandem.core.messages import Cancel, Done, Load, ToGroup, Token, Watch
+from tandem.core.requests import Reason
+from tandem.runtime.links import RouterInbox, encode, post
+
+SILENT_S = 5.0
+"""A router that has not watched for this long is gone: its requests are aborted."""
+
+
+@dataclass(slots=True)
+class _Router:
+    heard_s: float
+    rooms: dict[Room, None] = field(default_factory=dict)
+
+
+class RouterLink:
+    """Takes Submit and Cancel, gives Token and Done back to whoever submitted, Load to all who watch."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self._inbox: RouterInbox[ToGroup] = RouterInbox(socket, ToGroup)
+        self._routers: dict[bytes, _Router] = {}
+        self._owner: dict[Room, bytes] = {}
+        self.undelivered = 0
+
+    @property
+    def socket(self) -> "zmq.Socket[bytes]":
+        """For the poller."""
+        return self._inbox.socket
+
+    def receive(self, now_s: float) -> Iterator[Submit | Cancel]:
+        """What routers ask for."""
+        while (received := self._inbox.receive()) is not None:
+            identity, message = received
+            router = self._routers.setdefault(identity, _Router(now_s))
+            router.heard_s = now_s
+            match message:
+                case Submit(work=work):
+                    if work.room not in self._owner:
+                        self._owner[work.room] = identity
+                        router.rooms[work.room] = None
+                    yield message
+                case Cancel():
+                    yield message
+                case Watch():
+                    pass
+
+    def tell(self, message: Token | Done) -> None:
+        """To the router that submitted the room; one that has gone is not waited for."""
+        identity = self._owner.get(message.room)
+        if identity is None or not post(self._inbox.socket, identity, encode(message)):
+            self.undelivered += 1
+        if isinstance(message, Done):
+            self.forget(message.room)
+
+    def forget(self, room: Room) -> None:
+        """The room has gone."""
+        identity = self._owner.pop(room, None)
+        if identity is not None:
+            self._routers[identity].rooms.pop(room, None)
+
+    def announce(self, load: Load) -> None:
+        """To every router that watches."""
+        data = encode(load)
+        for identity in self._routers:
+            post(self._inbox.socket, identity, data)
+
+    def abandoned(self, now_s: float) -> list[Cancel]:
+        """Abort the rooms of routers that have fallen silent."""
+        cancels = []
+        for identity, router in list(self._routers.items()):
+            if now_s - router.heard_s > SILENT_S:
+                cancels += [Cancel(room, Reason.CLIENT_GONE) for room in router.rooms]
+                for room in list(router.rooms):
+                    del self._owner[room]
+                del self._routers[identity]
+        return cancels
