@@ -54,7 +54,7 @@ class AnsweringLink:
         self._scale = timer_scale
         self._peers: dict[Key, _Caller] = {}
         self._keys: dict[bytes, Key] = {}
-        self._present: set[Key] | None = None
+        self._now_s = 0.0
         self._retired: deque[bytes] = deque(maxlen=MAX_RETIRED)
         self._connected: SimpleQueue[tuple[Hello, str | None]] = SimpleQueue()
         self._lost: deque[PeerLost] = deque()
@@ -65,8 +65,15 @@ class AnsweringLink:
         return peer.hello if peer is not None and peer.open else None
 
     def on_members(self, members: Sequence[Member]) -> None:
-        """Note who is there; `tick` forgets the others after a while."""
-        self._present = {(member.group.name, member.rank) for member in members}
+        """Forget who has been missing for a while."""
+        present = {(member.group.name, member.rank) for member in members}
+        for key, peer in list(self._peers.items()):
+            if key in present:
+                peer.missing_s = None
+            elif peer.missing_s is None:
+                peer.missing_s = self._now_s
+            elif self._now_s - peer.missing_s >= MISSING_S * self._scale:
+                self._lost.extend(self._forget(key))
 
     def send(self, group: str, rank: RankId, message: Said) -> None:
         """To an open peer, else dropped and counted."""
@@ -101,14 +108,8 @@ class AnsweringLink:
         return {}
 
     def tick(self, now_s: float) -> None:
-        """Forget who has been missing from the registry."""
-        for key, peer in list(self._peers.items()):
-            if self._present is None or key in self._present:
-                peer.missing_s = None
-            elif peer.missing_s is None:
-                peer.missing_s = now_s
-            elif now_s - peer.missing_s >= MISSING_S * self._scale:
-                self._lost.extend(self._forget(key))
+        """Nothing to resend on this side: the time is noted."""
+        self._now_s = now_s
 
     def close(self) -> None:
         """Close the socket. A connect that is running ends by its deadline, unheard."""

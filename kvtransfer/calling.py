@@ -27,7 +27,6 @@ class _Callee:
     said_s: float | None = None  # when the last Hello was sent
     answered: bool = False  # with a Hello or a Refused
     refusal: str = ""
-    missing: bool = False
     missing_s: float | None = None
 
 
@@ -51,10 +50,15 @@ class CallingLink:
         return None if peer is None else peer.hello
 
     def on_members(self, members: Sequence[Member]) -> None:
-        """Call every prefill rank that is new or has another incarnation or address."""
+        """Call every prefill rank that is new or has another incarnation or address; forget who is long missing."""
         there = {(member.group.name, member.rank): member for member in members if member.peers}
-        for key, peer in self._peers.items():
-            peer.missing = key not in there
+        for key, peer in list(self._peers.items()):
+            if key in there:
+                peer.missing_s = None
+            elif peer.missing_s is None:
+                peer.missing_s = self._now_s
+            elif self._now_s - peer.missing_s >= MISSING_S * self._scale:
+                self._drop(key)
         for key, member in there.items():
             known = self._peers.get(key)
             if known is not None and _same(known.member, member):
@@ -89,16 +93,9 @@ class CallingLink:
         return [peer.inbox.socket for peer in self._peers.values()]
 
     def tick(self, now_s: float) -> None:
-        """Greet again, and forget who has been missing from the registry."""
+        """Greet again where that is due."""
         self._now_s = now_s
         self._greet()
-        for key, peer in list(self._peers.items()):
-            if not peer.missing:
-                peer.missing_s = None
-            elif peer.missing_s is None:
-                peer.missing_s = now_s
-            elif now_s - peer.missing_s >= MISSING_S * self._scale:
-                self._drop(key)
 
     def close(self) -> None:
         """Hang up."""

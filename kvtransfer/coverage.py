@@ -20,7 +20,7 @@ class Coverage:
             self._missing -= 1
 
     def _whole(self, ranges: list[tuple[int, int]]) -> bool:
-        return len(ranges) == 1 and ranges[0][0] <= 0 and ranges[0][1] >= self._tokens
+        return bool(ranges) and ranges[0][0] <= 0 and ranges[0][1] >= self._tokens
 
     @property
     def complete(self) -> bool:

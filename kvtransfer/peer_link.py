@@ -60,7 +60,7 @@ class PeerLink:
         return self._side.hello(group, rank)
 
     def on_members(self, members: Sequence[Member]) -> None:
-        """What the registry holds now: whom to call, and who is missing."""
+        """What the registry holds now: whom to call, and whom to forget because they are missing for MISSING_S."""
         self._side.on_members(members)
 
     def send(self, group: str, rank: RankId, message: Said) -> None:
@@ -72,7 +72,7 @@ class PeerLink:
         return self._side.receive()
 
     def sockets(self) -> list["zmq.Socket[bytes]"]:
-        """For the poller. On a decode rank the list changes in `on_members` and `tick`."""
+        """For the poller. On a decode rank the list changes in `on_members`, and only there."""
         return self._side.sockets()
 
     def refusals(self) -> dict[Key, str]:
@@ -80,7 +80,7 @@ class PeerLink:
         return self._side.refusals()
 
     def tick(self, now_s: float) -> None:
-        """Say Hello again, and forget who is gone. Call it every second or so with monotonic seconds."""
+        """Say Hello again where that is due. Call it every second or so with monotonic seconds."""
         self._side.tick(now_s)
 
     def close(self) -> None:

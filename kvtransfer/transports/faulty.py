@@ -1,6 +1,7 @@
 """A transport that fails on purpose, around any other: for tests and drills, only with TANDEM_TEST_FAULTS=1."""
 
 import enum
+import logging
 import os
 import threading
 import time
@@ -9,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
+import msgspec
+
 from kvtransfer.transports.blocks import Block
 from tandem.core.errors import ConfigError
 from tandem.core.events import Written
@@ -16,6 +19,10 @@ from tandem.core.messages import Hello
 from tandem.ports import Transport
 
 SWITCH = "TANDEM_TEST_FAULTS"
+PLAN = "TANDEM_TEST_FAULT_PLAN"
+"""JSON of a Faults, for the processes of a test: {"at": {"1": "delay"}, "seconds": 2}."""
+
+log = logging.getLogger("tandem.faults")
 
 
 class Fault(enum.Enum):
@@ -107,6 +114,15 @@ class FaultyTransport:
     def _count(self, fault: Fault) -> None:
         with self._lock:
             self.acted[fault] += 1
+        log.warning("fault acted: %s", fault.value)
+
+
+def with_faults(inner: Transport) -> Transport:
+    """The transport as it is, unless the environment has the switch and a plan."""
+    plan = os.environ.get(PLAN)
+    if os.environ.get(SWITCH) != "1" or plan is None:
+        return inner
+    return FaultyTransport(inner, msgspec.json.decode(plan, type=Faults))
 
 
 def _half(blocks: Sequence[Block]) -> list[Block]:

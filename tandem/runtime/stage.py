@@ -15,6 +15,7 @@ import zmq
 from consensus.store_link import FollowerStore, LeaderStore, PPConsensusStore
 from kvtransfer.peer_link import PeerLink
 from kvtransfer.posting import Posting
+from kvtransfer.transports.faulty import with_faults
 from kvtransfer.transports.mooncake import MooncakeTransport
 from tandem.assembly import build_rank
 from tandem.core.config import RankOptions, RoleName
@@ -111,8 +112,8 @@ class Stage:
         )
         self._fingerprint = fingerprint(shape, dtype, options.limits.page_size)
         self._limits = msgspec.structs.replace(options.limits, context=shape.context)
-        self._transport = MooncakeTransport(
-            options.bind or "127.0.0.1", options.transport_protocol, options.transport_device
+        self._transport = with_faults(
+            MooncakeTransport(options.bind or "127.0.0.1", options.transport_protocol, options.transport_device)
         )
         self._undo.callback(self._transport.close)
         region = self._engine.memory.region
