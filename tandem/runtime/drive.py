@@ -13,7 +13,7 @@ from kvtransfer.posting import Posting
 from tandem.core.effects import Effect, Forget, Launch, Observe, Post, SendHidden, SendNext, TellPeer, TellRouter
 from tandem.core.events import Combined, Event, LayerRan, Moved, Ran, Started, Woke
 from tandem.core.ids import Tick
-from tandem.core.messages import Hidden, Load, OnRing
+from tandem.core.messages import Hidden, OnRing
 from tandem.core.rank import Rank
 from tandem.ports import HiddenOut
 from tandem.runtime.compute import ComputeThread
@@ -23,7 +23,7 @@ from tandem.runtime.links import Decoder, Inbox, encode, post
 from tandem.runtime.router_link import RouterLink
 
 HOUSEKEEPING_S = 1.0
-"""Resends, Load and silent routers are looked after this often; the longest the loop sleeps."""
+"""Resends and silent routers are looked after this often; the longest the loop sleeps."""
 
 
 class GroupLost(Exception):
@@ -199,9 +199,3 @@ class Drive:
         if self.links.routers is not None:
             for cancel in self.links.routers.abandoned(now_s):
                 self.on(cancel)
-            self.links.routers.announce(self._load())
-
-    def _load(self) -> Load:
-        role = self.rank.scheduler.role
-        _, waiting, running = role.lengths()
-        return Load(self.rank.place.group, waiting, running, role.pool.free)

@@ -84,6 +84,7 @@ class EmbeddedRegistry:
             stdin=subprocess.PIPE,  # no configuration file, and no password in the process list
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
+            process_group=0,  # a terminal's Ctrl-C is for the supervisor: ranks still withdraw from here
         )
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:

@@ -1,6 +1,6 @@
 """Rank 0's link to the routers: which router submitted which room, and whether that router is still there."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 import zmq
@@ -22,9 +22,10 @@ class _Router:
 
 
 class RouterLink:
-    """Takes Submit and Cancel, gives Token and Done back to whoever submitted, Load to all who watch."""
+    """Takes Submit and Cancel, gives Token and Done back to whoever submitted, and answers each Watch with the Load."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, socket: "zmq.Socket[bytes]", load: Callable[[], Load]) -> None:
+        self._load = load
         self._inbox: RouterInbox[ToGroup] = RouterInbox(socket, ToGroup)
         self._routers: dict[bytes, _Router] = {}
         self._owner: dict[Room, bytes] = {}
@@ -50,7 +51,7 @@ class RouterLink:
                 case Cancel():
                     yield message
                 case Watch():
-                    pass
+                    post(self._inbox.socket, identity, encode(self._load()))
 
     def tell(self, message: Token | Done) -> None:
         """To the router that submitted the room; one that has gone is not waited for."""
@@ -65,12 +66,6 @@ class RouterLink:
         identity = self._owner.pop(room, None)
         if identity is not None:
             self._routers[identity].rooms.pop(room, None)
-
-    def announce(self, load: Load) -> None:
-        """To every router that watches."""
-        data = encode(load)
-        for identity in self._routers:
-            post(self._inbox.socket, identity, data)
 
     def abandoned(self, now_s: float) -> list[Cancel]:
         """Abort the rooms of routers that have fallen silent."""

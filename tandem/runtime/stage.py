@@ -37,7 +37,7 @@ from tandem.runtime.leash import leash
 from tandem.runtime.links import Inbox, Sockets
 from tandem.runtime.registry import Registry, RegistryLoop
 from tandem.runtime.router_link import RouterLink
-from tandem.runtime.state import AskState, NewMembers
+from tandem.runtime.state import AskState, NewMembers, load_of
 
 log = logging.getLogger("tandem")
 
@@ -257,7 +257,7 @@ class Stage:
             ring_out=self._ring_out,
             hidden_in=self._hidden_in if self._rank != LEADER else None,
             hidden_out=self._hidden_out,
-            routers=RouterLink(self._intake) if self._intake is not None else None,
+            routers=RouterLink(self._intake, lambda: load_of(rank)) if self._intake is not None else None,
             peers=self._peers,
             store=self._store,
             posting=posting,

@@ -4,6 +4,8 @@ import threading
 from dataclasses import dataclass, field
 
 from tandem.core.members import Member
+from tandem.core.messages import Load
+from tandem.core.rank import Rank
 from tandem.runtime.drive import Drive
 from tandem.runtime.health import State
 
@@ -35,6 +37,13 @@ class NewMembers:
         """On the tick loop's thread."""
         drive.links.peers.on_members(self.members)
         drive.watch_peers()
+
+
+def load_of(rank: Rank) -> Load:
+    """How full rank 0's group is."""
+    role = rank.scheduler.role
+    _, waiting, running = role.lengths()
+    return Load(rank.place.group, waiting, running, role.pool.free)
 
 
 def describe(drive: Drive) -> State:
