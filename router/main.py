@@ -1,6 +1,7 @@
 """One router, as a process: `tandem router`."""
 
 import json
+import logging
 
 from router import app
 from tandem.core.config import RouterOptions
@@ -13,6 +14,7 @@ def serve(options: RouterOptions) -> int:
     Raises ConfigError.
     """
     configure("router")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)  # its start and end are told by us
     return app.serve(options, announce)
 
 

@@ -26,7 +26,8 @@ from tandem.core.messages import Load, ToRouter
 INLINE_BYTES = 8 * 1024
 """A longer body is parsed and tokenised on a thread, so that it does not hold up everybody's tokens."""
 
-TICK_S = 1.0
+TICK_S, HURRY_S = 1.0, 0.1
+"""How often groups are watched; hurried while no pair is usable, so that the first request need not wait."""
 STALL_S = 4.0
 """Groups give up the requests of a router that they have not heard for 5 s, and cannot tell it so."""
 
@@ -162,7 +163,7 @@ class Service:
             looked = now
             self._apply(self.membership.on_time(now))
             self.upstream.watch()
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(TICK_S if self.ready() else HURRY_S)
 
     def _apply(self, changes: list[Change]) -> None:
         for change in changes:

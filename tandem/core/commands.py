@@ -10,6 +10,8 @@ import msgspec
 from tandem.core.config import Group, RankOptions, RouterOptions, Topology
 from tandem.core.ids import RankId
 
+Value = str | int | float | bool
+
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True):
     """What one start of a topology adds to it: the places, secrets and means of the machine it runs on."""
@@ -70,9 +72,9 @@ def router_options(topology: Topology, launch: Launch) -> RouterOptions:
 
 
 def rank_arguments(options: RankOptions) -> list[str]:
-    """What follows `tandem` on the command line of a rank. `limits.context` is not on it: every rank reads its model."""
+    """What follows `tandem` on a rank's command line. `limits.context` is not on it: every rank reads its model."""
     group, limits = options.group, options.limits
-    flags = {
+    flags: dict[str, Value] = {
         "cluster": options.cluster,
         "group": group.name,
         "rank": options.rank,
@@ -106,7 +108,7 @@ def rank_arguments(options: RankOptions) -> list[str]:
 
 def router_arguments(options: RouterOptions) -> list[str]:
     """What follows `tandem` on the command line of a router."""
-    flags = {
+    flags: dict[str, Value] = {
         "cluster": options.cluster,
         "model": options.model,
         "served-model-name": options.served_model_name,
@@ -123,7 +125,7 @@ def router_arguments(options: RouterOptions) -> list[str]:
     return ["router", *_written(flags)]
 
 
-def _written(flags: Mapping[str, str | int | float | bool]) -> list[str]:
+def _written(flags: Mapping[str, Value]) -> list[str]:
     """`--name=value`, as one word: a value may be empty or begin with a dash. A switch that is off is left out."""
     words = []
     for name, value in flags.items():

@@ -1,0 +1,81 @@
+"""A whole cluster on this machine, as processes: what `tandem up` runs."""
+
+import socket
+import sys
+
+from tandem.core.commands import Launch, rank_arguments, rank_name, router_arguments, router_options, topology_options
+from tandem.core.config import RankOptions, Topology
+from tandem.core.errors import ConfigError
+from tandem.local.child import Command
+from tandem.local.readiness import Looking, Word
+from tandem.local.registry import members_reader, running_registry
+from tandem.local.run_directory import RunDirectory
+from tandem.local.screen import Screen
+from tandem.local.signals import Wakeup
+from tandem.local.supervisor import ROUTER, Supervisor
+from tandem.local.wanted import Wanted, default_threads, served_name, topology_of
+
+ADMIN_HOST = "127.0.0.1"
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+
+
+def up(wanted: Wanted) -> int:
+    """Run a local cluster until a signal; returns the exit status. Raises ConfigError."""
+    topology = topology_of(wanted)
+    check_port("--port", topology.host, topology.port)
+    check_port("--admin-port", ADMIN_HOST, topology.admin_port)
+    wakeup: Wakeup[Word] = Wakeup()
+    with wakeup, RunDirectory() as directory, running_registry(topology.registry_url, directory) as (url, watched):
+        secret_file = directory.write_secret()
+        launch = Launch(
+            served_model_name=wanted.served_model_name or served_name(wanted.model),
+            registry_url=url,
+            run_dir=str(directory.path),
+            secret_file=str(secret_file),
+            threads=wanted.threads or default_threads(len(topology.ranks())),
+            dump_dir=wanted.dump_dir,
+            timer_scale=wanted.timer_scale,
+            supervised=True,
+        )
+        names = [rank_name(group, rank) for group, rank in topology.ranks()]
+        readiness = Looking(names, members_reader(url, topology.cluster, secret_file))
+        screen = Screen(launch.served_model_name)
+        supervisor = Supervisor(
+            commands_of(topology, launch), readiness, screen, watched=watched, started=directory.end_with_us
+        )
+        return supervisor.run(wakeup)
+
+
+def check_port(flag: str, host: str, port: int) -> None:
+    """Better here and now than later in the router. Raises ConfigError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        socket.create_server((host, port), family=family).close()
+    except (OSError, OverflowError) as error:
+        text = f"{flag} is {port}: {host}:{port} cannot be used, {error}; give another, or 0 for any free one"
+        raise ConfigError(text) from None
+
+
+def commands_of(topology: Topology, launch: Launch) -> list[Command]:
+    """Every process, ranks first."""
+    ranks = [rank_command(options) for options in topology_options(topology, launch)]
+    router = Command(ROUTER, "the router", tandem_command(router_arguments(router_options(topology, launch))))
+    return [*ranks, router]
+
+
+def rank_command(options: RankOptions) -> Command:
+    """One rank's process."""
+    group, rank = options.group, options.rank
+    return Command(
+        name=rank_name(group, rank),
+        title=f"{group.role.value} {group.name} rank {rank}",
+        arguments=tandem_command(rank_arguments(options)),
+        environment={name: str(options.threads) for name in THREAD_VARIABLES},
+        group=group.name,
+        member=f"rank {rank}",
+    )
+
+
+def tandem_command(arguments: list[str]) -> tuple[str, ...]:
+    """`tandem ARGUMENTS` with this interpreter; -P: the current folder is no place for modules."""
+    return (sys.executable, "-P", "-m", "tandem.cli", *arguments)

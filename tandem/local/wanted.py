@@ -1,0 +1,96 @@
+"""What `tandem up` was asked for, and the topology that it means on this machine."""
+
+import os
+import re
+import secrets
+from pathlib import Path
+
+import msgspec
+
+from tandem.core.config import Group, Limits, RoleName, Topology, check_limits, parse_partition, split_layers
+from tandem.core.errors import ConfigError
+from tandem.core.requests import pages_for
+from tandem.engine.load import default_num_pages, resolve_dtype
+from tandem.engine.model import ModelShape, read_shape
+
+POOL_TOKENS = 65_536
+"""What a group's pages hold by default, if the machine has the memory."""
+MEMORY_SHARE = 0.5
+"""Of the memory now available, for the pages of all groups."""
+PREFIX = {RoleName.PREFILL: "p", RoleName.DECODE: "d"}
+QUANTISATION = re.compile(r"[.-](?:I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
+
+
+class Ring(msgspec.Struct, frozen=True, kw_only=True):
+    """The groups of one role. An empty partition means an even one."""
+
+    groups: int
+    pp_size: int
+    partition: str = ""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags of `tandem up`. None: a default that depends on the model and the machine."""
+
+    model: str
+    prefill: Ring
+    decode: Ring
+    limits: Limits
+    num_pages: int | None = None
+    served_model_name: str = ""
+    dtype: str = "auto"
+    host: str = "127.0.0.1"
+    port: int = 8000
+    admin_port: int = 0
+    registry_url: str = ""
+    timer_scale: float = 1.0
+    dump_dir: str = ""
+    threads: int | None = None
+
+
+def topology_of(wanted: Wanted) -> Topology:
+    """What to start. Raises ConfigError that names the flag."""
+    shape = read_shape(wanted.model)
+    groups = ring_groups(RoleName.PREFILL, wanted.prefill, shape) + ring_groups(RoleName.DECODE, wanted.decode, shape)
+    dtype, page_size = resolve_dtype(wanted.dtype), check_limits(wanted.limits).page_size
+    num_pages = wanted.num_pages if wanted.num_pages is not None else local_pages(shape, dtype, page_size, len(groups))
+    return Topology(
+        cluster=f"up-{secrets.token_hex(4)}",  # an external registry may hold others
+        model=wanted.model,
+        groups=groups,
+        limits=check_limits(msgspec.structs.replace(wanted.limits, num_pages=num_pages, context=shape.context)),
+        dtype=wanted.dtype,
+        host=wanted.host,
+        port=wanted.port,
+        admin_port=wanted.admin_port,
+        registry_url=wanted.registry_url,
+    )
+
+
+def ring_groups(role: RoleName, ring: Ring, shape: ModelShape) -> tuple[Group, ...]:
+    """The groups of one role. Raises ConfigError that names the flag."""
+    flag = f"--{role.value}-pp"
+    if not 1 <= ring.pp_size <= shape.layers:
+        raise ConfigError(f"{flag} is {ring.pp_size}: give 1 to {shape.layers}, as the model has {shape.layers} layers")
+    if ring.partition:
+        partition = parse_partition(ring.partition, shape.layers, ring.pp_size, f"{flag}-partition")
+    else:
+        partition = split_layers(shape.layers, ring.pp_size)
+    return tuple(Group(role, f"{PREFIX[role]}{index}", partition) for index in range(ring.groups))
+
+
+def local_pages(shape: ModelShape, dtype: str, page_size: int, groups: int) -> int:
+    """Pages of each group: POOL_TOKENS, or what fits the memory, but at least one context."""
+    fitting = default_num_pages(shape, dtype, page_size, shape.layers * groups, share=MEMORY_SHARE)
+    return min(fitting, max(pages_for(POOL_TOKENS, page_size), pages_for(shape.context, page_size)))
+
+
+def served_name(model: str) -> str:
+    """What clients call a model: the name of its file or folder, without the quantisation."""
+    name = Path(model).name.removesuffix(".gguf")
+    return QUANTISATION.sub("", name) or name
+
+
+def default_threads(ranks: int) -> int:
+    """Of each rank, when all of them work at once."""
+    return max(1, len(os.sched_getaffinity(0)) // ranks)

@@ -1,0 +1,265 @@
+"""The command line: what it says, what it refuses, and that it reads exactly what `commands` writes."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from tandem import cli
+from tandem.core.commands import Launch, rank_arguments, router_arguments, router_options, topology_options
+from tandem.core.config import Group, Limits, RankOptions, RoleName, RouterOptions, Topology
+from tandem.core.ids import RankId
+
+FAKE = "fake:8"
+
+PLAIN = RankOptions(
+    cluster="default",
+    group=Group(RoleName.PREFILL, "p0", (4, 4)),
+    rank=RankId(0),
+    model=FAKE,
+    served_model_name=FAKE,
+    limits=Limits(),
+    registry_url="unix:///run/registry.sock",
+    run_dir="/run/tandem",
+    bind="",
+    secret_file="/run/secret",
+)
+ODD = RankOptions(
+    cluster="a=b c",
+    group=Group(RoleName.DECODE, "d-1", (1, 5, 2)),
+    rank=RankId(2),
+    model=FAKE,
+    served_model_name="--help",
+    limits=Limits(
+        page_size=1,
+        num_pages=7,
+        chunked_prefill_size=33,
+        max_prefill_tokens=65,
+        async_depth=2,
+        max_rooms=3,
+    ),
+    registry_url="rediss://user:p%20w@[::1]:6380/0?x=1",
+    run_dir="/run/ä b",
+    bind="fe80::1%eth0",
+    dtype="bfloat16",
+    threads=3,
+    secret_file="-secret",
+    http_host="::",
+    http_port=65535,
+    transport_protocol="rdma",
+    transport_device="mlx5_0,mlx5_1",
+    dump_dir="$HOME/'x'",
+    supervised=True,
+    timer_scale=0.1 + 0.2,
+)
+ROUTER = RouterOptions(
+    cluster="default", model=FAKE, served_model_name=FAKE, registry_url="redis://h", secret_file="/s"
+)
+ODD_ROUTER = RouterOptions(
+    cluster="-",
+    model=FAKE,
+    served_model_name="a b",
+    registry_url="redis://h",
+    host="::1",
+    port=0,
+    admin_host="0.0.0.0",
+    admin_port=9,
+    secret_file="=",
+    request_timeout_s=1 / 3,
+    max_concurrent_requests=1,
+    supervised=True,
+)
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], object]:
+    """What the real command line makes of its arguments, instead of running it."""
+    found: list[object] = []
+
+    def keep(options: object) -> int:
+        found.append(options)
+        return 0
+
+    monkeypatch.setattr(cli, "serve_rank", keep)
+    monkeypatch.setattr(cli, "serve_router", keep)
+
+    def parse(arguments: list[str]) -> object:
+        found.clear()
+        assert cli.run(arguments) == 0
+        return found[0]
+
+    return parse
+
+
+@pytest.mark.parametrize("options", [PLAIN, ODD], ids=["plain", "odd"])
+def test_a_rank_reads_what_was_written_for_it(parsed, options):
+    assert parsed(rank_arguments(options)) == options
+
+
+@pytest.mark.parametrize("options", [ROUTER, ODD_ROUTER], ids=["plain", "odd"])
+def test_a_router_reads_what_was_written_for_it(parsed, options):
+    assert parsed(router_arguments(options)) == options
+
+
+@pytest.mark.parametrize(("plain", "odd"), [(PLAIN, ODD), (PLAIN.limits, ODD.limits), (ROUTER, ODD_ROUTER)])
+def test_the_odd_values_differ_in_every_field(plain, odd):
+    only_one = {"model", "context", "transport", "registry_url"}  # one value is all there is, or all that is tried
+    fields = set(plain.__struct_fields__) - only_one
+    assert {field for field in fields if getattr(plain, field) != getattr(odd, field)} == fields
+
+
+def test_what_is_not_on_the_command_line_has_the_default_of_the_options(parsed):
+    words = "--group p0 --rank 0 --pp-size 2 --registry-url unix:///run/registry.sock --run-dir /run/tandem"
+    arguments = f"prefill {words} --cluster-secret-file /run/secret --model {FAKE}".split()
+    assert parsed(arguments) == PLAIN
+    assert parsed(f"router --registry-url redis://h --cluster-secret-file /s --model {FAKE}".split()) == ROUTER
+
+
+def test_every_process_of_a_topology_gets_its_own_options(parsed):
+    groups = (Group(RoleName.PREFILL, "p0", (8,)), Group(RoleName.DECODE, "d0", (3, 5)))
+    topology = Topology(cluster="c", model=FAKE, groups=groups, limits=Limits(page_size=4), port=0)
+    launch = Launch(served_model_name="m", registry_url="redis://h", run_dir="/r", secret_file="/s", threads=2)
+    ranks = topology_options(topology, launch)
+    assert [(each.group.name, each.rank) for each in ranks] == [("p0", 0), ("d0", 0), ("d0", 1)]
+    assert [parsed(rank_arguments(each)) for each in ranks] == ranks
+    router = router_options(topology, launch)
+    assert parsed(router_arguments(router)) == router
+    assert {each.cluster for each in ranks} == {router.cluster}
+
+
+REFUSED = [
+    ("upp", ["'upp'", "'up'"]),
+    ("nonsense", ["'nonsense'", "tandem --help"]),
+    ("up --nonsense", ["--nonsense", "tandem up --help"]),
+    ("up --port x", ["--port", "'x'"]),
+    ("up --port=70000", ["--port", "'70000'", "65535"]),
+    ("up --page-size 0", ["--page-size", "'0'"]),
+    ("up --dtype int8", ["--dtype", "'int8'", "bfloat16"]),
+    ("up --model /no/such/model", ["/no/such/model", "GGUF"]),
+    ("up --model fake:x", ["fake:x"]),
+    ("up --model fake:8 --prefill-pp 9", ["--prefill-pp is 9", "1 to 8"]),
+    ("up --model fake:8 --decode-pp-partition 1,2", ["--decode-pp-partition", "'1,2'", "8"]),
+    ("up --model fake:8 --decode-pp-partition a,b", ["--decode-pp-partition", "'a,b'"]),
+    ("prefill --group p0", ["--rank", "tandem prefill --help"]),
+    (
+        "decode --group d0 --rank 2 --pp-size 2 --registry-url r --run-dir /r --cluster-secret-file /s",
+        ["--rank is 2", "--pp-size is 2"],
+    ),
+    (
+        "decode --group d0 --rank 0 --pp-size 2 --registry-url r --run-dir /r --cluster-secret-file /no --model fake:8",
+        ["--cluster-secret-file", "/no"],
+    ),
+    ("router --registry-url redis://h --cluster-secret-file /no", ["--cluster-secret-file", "/no"]),
+    ("generate hi --max-tokens 0", ["--max-tokens", "'0'"]),
+    ("generate hi --model fake:8 --max-tokens 9000", ["--max-tokens is 9000", "8192"]),
+    ("bench nonsense", ["nonsense", "e2e"]),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), REFUSED, ids=[line for line, _ in REFUSED])
+def test_what_is_wrong_is_said_in_one_line(capsys, line, words):
+    assert cli.run(line.split()) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.count("\n") == 1, output.err
+    assert [word for word in words if word not in output.err] == [], output.err
+
+
+def test_a_port_that_is_taken_is_named(capsys):
+    import socket
+
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        assert cli.run(["up", "--model", FAKE, "--port", str(port)]) == 2
+    assert f"--port is {port}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["up", "--help"], ["decode", "--help"]])
+def test_help_is_on_standard_output(capsys, arguments):
+    assert cli.run(arguments) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    assert "Usage: tandem" in output.out
+
+
+def test_generate_writes_the_text_and_the_figures_apart(capsys):
+    assert cli.run(["generate", "hello", "--model", FAKE, "--max-tokens", "3", "--threads", "1"]) == 0
+    output = capsys.readouterr()
+    assert len(output.out.strip("\n")) <= 3
+    assert "prompt tokens" in output.err
+
+
+def test_sim_prints_the_hash_last_and_it_repeats(capsys):
+    lines = []
+    for _ in range(2):
+        assert cli.run(["sim", "--seed", "3", "--hash"]) == 0
+        lines.append(capsys.readouterr().out.splitlines()[-1])
+    assert lines[0] == lines[1] != ""
+
+
+def test_a_failing_seed_comes_with_the_command_that_repeats_it(capsys, monkeypatch):
+    from tandem import simulate
+
+    def fail(seed: int) -> None:
+        raise AssertionError(f"pages leak with {seed}")
+
+    monkeypatch.setattr(simulate, "simulate", fail)
+    assert cli.run(["sim", "--seeds", "5", "--first-seed", "40"]) == 1
+    assert "pages leak with 40" in (error := capsys.readouterr().err)
+    assert "tandem sim --seed 40" in error
+
+
+HEAVY = ("torch", "transformers", "mooncake")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from tandem import cli; cli.run(['--help'])",
+        "from tandem.local import cluster",
+        "from router import main",
+        "from tandem import simulate; simulate.simulate(1)",
+        "from prefill import main; from tandem.engine.load import build_engine;"
+        "build_engine('fake:2', (0, 2), page_size=1, num_pages=1)",
+    ],
+    ids=["help", "up", "router", "sim", "fake rank"],
+)
+def test_what_needs_no_torch_does_not_import_it(code):
+    tail = f"; import sys; print([name for name in {HEAVY} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code + tail], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_command_itself_imports_only_words():
+    heavy = ("numpy", "redis", "zmq", "fastapi", "rich", "torch")
+    code = f"import sys, tandem.cli; print([name for name in {heavy} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "[]"
+
+
+def test_a_group_of_the_wrong_role_is_refused():
+    import decode.main
+    import prefill.main
+    from tandem.core.errors import ConfigError
+
+    with pytest.raises(ConfigError, match="tandem decode"):
+        prefill.main.serve(ODD)
+    with pytest.raises(ConfigError, match="tandem prefill"):
+        decode.main.serve(PLAIN)
+
+
+def test_defaults_of_up_fit_the_bundled_model(monkeypatch):
+    from tandem.local import cluster
+    from tandem.local.wanted import served_name, topology_of
+
+    found = []
+    monkeypatch.setattr(cluster, "up", lambda wanted: found.append(wanted) or 0)
+    assert cli.run(["up"]) == 0
+    topology = topology_of(found[0])
+    assert [(group.name, group.partition) for group in topology.groups] == [("p0", (15, 15)), ("d0", (15, 15))]
+    assert topology.port == 8000
+    assert topology.limits.context <= topology.limits.num_pages * topology.limits.page_size <= 65_536
+    assert served_name(topology.model) == "SmolLM2-135M-Instruct"
+    assert msgspec.structs.replace(topology.limits, num_pages=0, context=0) == Limits(num_pages=0, context=0)
