@@ -1,0 +1,82 @@
+"""The page pool: real addresses, blocks without copies, nothing committed until it is touched."""
+
+import ctypes
+import resource
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from tandem.core.errors import ConfigError
+from tandem.core.ids import LayerId, PageId
+from tandem.engine.memory import PageMemory, PlainMemory
+
+LAYERS = (LayerId(3), LayerId(5))
+PAGES, BLOCK = 7, 48
+
+
+@pytest.fixture(params=[PageMemory, PlainMemory])
+def memory(request: pytest.FixtureRequest) -> PageMemory | PlainMemory:
+    return request.param(LAYERS, PAGES, BLOCK)
+
+
+def test_every_byte_belongs_to_exactly_one_block(memory: PageMemory | PlainMemory) -> None:
+    mark = 0
+    for layer in range(*LAYERS):
+        for page in range(PAGES):
+            mark += 1
+            block = memory.block(LayerId(layer), PageId(page))
+            assert len(block) == BLOCK
+            block[:] = bytes([mark]) * BLOCK
+    assert bytes(memory.buffer) == b"".join(bytes([each]) * BLOCK for each in range(1, mark + 1))
+
+
+def test_blocks_lie_where_the_region_says(memory: PageMemory | PlainMemory) -> None:
+    spots = [(LayerId(layer), PageId(page)) for layer in range(*LAYERS) for page in range(PAGES)]
+    addresses = [memory.region.address(*spot) for spot in spots]
+    assert addresses[0] == memory.region.base
+    assert [b - a for a, b in pairwise(addresses)] == [BLOCK] * (len(spots) - 1)
+
+
+def test_the_region_is_a_real_address() -> None:
+    memory = PageMemory(LAYERS, PAGES, BLOCK)
+    assert memory.region.base % resource.getpagesize() == 0
+    memory.block(LayerId(4), PageId(2))[:5] = b"hello"
+    assert ctypes.string_at(memory.region.address(LayerId(4), PageId(2)), 5) == b"hello"
+
+
+@pytest.mark.parametrize("spot", [(2, 0), (5, 0), (3, -1), (3, PAGES)])
+def test_a_block_that_is_not_there_is_an_error(memory: PageMemory | PlainMemory, spot: tuple[int, int]) -> None:
+    with pytest.raises(IndexError):
+        memory.block(LayerId(spot[0]), PageId(spot[1]))
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize()
+
+
+def test_a_large_pool_costs_nothing_until_it_is_touched() -> None:
+    before = resident_bytes()
+    memory = PageMemory(LAYERS, 4096, 128 * 1024)  # 1 GiB
+    memory.block(LayerId(4), PageId(4095))[:] = bytes(128 * 1024)
+    assert resident_bytes() - before < 64 * 2**20
+    memory.close()
+
+
+def test_close_refuses_while_somebody_looks() -> None:
+    memory = PageMemory(LAYERS, PAGES, BLOCK)
+    view = np.frombuffer(memory.buffer, np.uint8)
+    with pytest.raises(BufferError):
+        memory.close()
+    assert view[0] == 0
+    del view
+    memory.close()
+    with pytest.raises(ValueError):
+        memory.block(LayerId(3), PageId(0))
+
+
+def test_a_pool_beyond_the_machine_is_the_operators_mistake() -> None:
+    for pages in (0, 2**62):
+        with pytest.raises(ConfigError, match="num-pages"):
+            PageMemory(LAYERS, pages, BLOCK)
