@@ -186,6 +186,7 @@ class _Doorman:
             while self._orders not in (ready := dict(poller.poll())):
                 if self._requests in ready:
                     self._requests.send_multipart(self.answer(self._requests.recv_multipart()))
+            self._requests.unbind(ZAP_ENDPOINT)  # at once; by `close` alone the name stays taken for a while
         except zmq.ContextTerminated:
             pass
         self._requests.close(0)
