@@ -42,11 +42,11 @@ class Column:
 
     def flush(self, now_ms: int) -> Facts | None:
         """The message to send now, if any: changes, or a snapshot when the acknowledgement is overdue."""
+        if self.unacked_age_ms(now_ms) >= RESYNC_MS:
+            return self.snapshot(now_ms)
         if self._dirty:
             changes = tuple((room, self._facts.get(room)) for room in self._dirty)
             return self._send(changes, now_ms, snapshot=False)
-        if self._acked < self._seq and now_ms - self._waiting_since_ms >= RESYNC_MS:
-            return self.snapshot(now_ms)
         return None
 
     def snapshot(self, now_ms: int) -> Facts:

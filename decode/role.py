@@ -7,7 +7,7 @@ from tandem.core.config import Limits
 from tandem.core.ids import Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
 from tandem.core.pages import PagePool
-from tandem.core.plan import Ask, Emitted, Ended, Forgotten, Granted, Note, Question, Returned, Row, ToldPeer
+from tandem.core.plan import MAX_ASKS, Ask, Emitted, Ended, Forgotten, Granted, Note, Question, Returned, Row, ToldPeer
 from tandem.core.requests import Reason, ending, pages_for, too_large
 from tandem.core.slots import Flights
 
@@ -163,11 +163,11 @@ class DecodeRole:
     def admit(self, now_ms: int) -> list[Ask]:
         """Give the prompt's pages in order of arrival, while every admitted request could still finish, and ask."""
         self._now_ms = now_ms
-        asks = []
+        asks: list[Ask] = []
         for request in list(self._queue.values()):
             if request.retry_ms > now_ms:
                 continue  # its prefill group is not ready: others need not wait for it
-            if not self._allocate(request):
+            if len(asks) == MAX_ASKS or not self._allocate(request):
                 break
             assert request.work.peer is not None
             asks.append(Ask(Question.PREALLOC, request.room, request.work.peer))

@@ -40,7 +40,6 @@ NEXT: dict[tuple[State, Input], State] = {
     (State.RUNNING, Input.ENDED): State.DRAINING,
     (State.SENDING, Input.ENDED): State.DRAINING,
     (State.SENDING, Input.QUIET): State.GONE,
-    (State.DRAINING, Input.ENDED): State.DRAINING,
     (State.DRAINING, Input.QUIET): State.GONE,
 }
 

@@ -179,8 +179,9 @@ class KVSender:
         """Say quiet once: nothing is outstanding here and nothing more will be posted."""
         if not session.drained:
             return []
+        sent = session.state is SendState.SENDING and not session.failed
+        progress = Progress.SUCCESS if sent else Progress.TRANSFERRING
         session.move(SendInput.DRAINED)
-        progress = Progress.TRANSFERRING if session.failed else Progress.SUCCESS
         return [Observe(session.room, Fact(progress, quiet=True))]
 
     def _forget(self, room: Room) -> None:

@@ -31,6 +31,7 @@ from tandem.runtime.links import Sockets
 from tandem.runtime.registry import Registry
 
 POLL_S, POLL_UNREADY_S = 1.0, 0.1
+DATE_S = 1.0
 STOP_S = 2
 """Time for open answers to end after a signal; the whole stop takes less than 3 s."""
 
@@ -141,7 +142,7 @@ class Router:
             await asyncio.wait([asyncio.create_task(self._stop.wait()), *serving], return_when="FIRST_COMPLETED")
             self.service.drain()
             for server in servers:
-                server.should_exit = True
+                server.end()
             await asyncio.gather(*serving)
         context.destroy(linger=500)
 
@@ -218,6 +219,18 @@ class _Server(uvicorn.Server):
         )
         super().__init__(config)
         self.socket = bound_to
+        self._ending = asyncio.Event()
+
+    def end(self) -> None:
+        """Stop serving, now."""
+        self.should_exit = True
+        self._ending.set()
+
+    async def main_loop(self) -> None:
+        """Once a second is enough for the Date header; uvicorn's own ten looks a second cost an idle router most."""
+        while not await self.on_tick(0):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._ending.wait(), DATE_S)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

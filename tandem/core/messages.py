@@ -57,7 +57,7 @@ class Done(_Message, frozen=True):
 
 
 class Load(_Message, frozen=True):
-    """How full a group is; sent to every router that watches, once a second: also the group's sign of life."""
+    """How full a group is: the answer to each Watch, so it is also the group's sign of life."""
 
     group: str
     waiting: int

@@ -29,6 +29,10 @@ class Row(msgspec.Struct, frozen=True, array_like=True):
         return self.start + len(self.tokens)
 
 
+MAX_ASKS = 64
+"""Questions of one tick: a ballot is an unsigned 64-bit number on the wire. The rest is asked by the next tick."""
+
+
 class Question(enum.Enum):
     """Judgements that hold at one tick only and so need a two-pass ring vote."""
 

@@ -75,7 +75,7 @@ class Rank:
         return out
 
     def wake_ms(self) -> int | None:
-        """When to send Woke if nothing else happens: only rank 0 has timers, and no use for one while it may not tick."""
+        """When to send Woke if nothing else happens. Only rank 0 has timers, and only while it may tick."""
         may_tick = self.place.first and self._unstarted is None
         return self.scheduler.role.wake_ms() if may_tick else None
 
@@ -94,8 +94,7 @@ class Rank:
             case Baton() | Hidden() | Return() | BallotBack():
                 self._on_ring(event)
             case Started(tick=tick):
-                if self._unstarted is not None and tick >= self._unstarted:
-                    self._unstarted = None
+                self._started(tick)
             case Ran(tick=tick, tokens=tokens):
                 self._ran(tick, tokens)
             case _:
@@ -196,8 +195,7 @@ class Rank:
             self._launched[plan.tick] = plan
             self._out.append(Launch(plan))
             if self.place.last:
-                self._returns[plan.tick] = (plan.digest, None if plan.samples else ())
-                self._send_returns()
+                self._returns[plan.tick] = (plan.digest, None)
 
     def _compare(self, plan: Plan, header: Hidden) -> None:
         """Nothing is launched on a plan that the rank before does not share."""
@@ -205,6 +203,14 @@ class Rank:
         theirs = (header.tick, header.rows, header.digest)
         if mine != theirs:
             raise Divergence(f"rank {self.place.rank} plans (tick, rows, digest) {mine}, hidden states are of {theirs}")
+
+    def _started(self, tick: Tick) -> None:
+        """This stage has begun a tick. One that samples nothing returns only now: so the window bounds what waits."""
+        if self._unstarted is not None and tick >= self._unstarted:
+            self._unstarted = None
+        if self.place.last and not self._launched[tick].samples:
+            self._returns[tick] = (self._launched[tick].digest, ())
+            self._send_returns()
 
     def _ran(self, tick: Tick, tokens: Tokens) -> None:
         plan = self._launched.pop(tick)
@@ -217,7 +223,7 @@ class Rank:
     # what goes back to rank 0
 
     def _send_returns(self) -> None:
-        """Returns leave in tick order; one that samples nothing is ready as soon as it is launched."""
+        """Returns leave in tick order, each when it is ready."""
         for tick, (digest, tokens) in list(self._returns.items()):
             if tokens is None:
                 return

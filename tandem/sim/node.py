@@ -3,7 +3,9 @@
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from consensus.store import Column, Table
 from tandem.core.effects import Effect, Forget, Launch, Observe, Post, SendHidden, SendNext, TellPeer, TellRouter
@@ -19,6 +21,14 @@ from tandem.sim.oracle import check_forward, check_write
 
 if TYPE_CHECKING:
     from tandem.sim.world import World
+
+
+Sent = TypeVar("Sent", bound=msgspec.Struct)
+
+
+def over_the_wire(message: Sent) -> Sent:
+    """What the receiver reads: only what can be encoded arrives."""
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +64,9 @@ class Node:
         """Feed an event and carry out what comes of it."""
         if isinstance(event, Submit):
             self.routers[event.work.room] = None
-        for effect in self.rank.on(event, self.world.clock.now_us // 1000):
+        effects = self.rank.on(event, self.world.clock.now_us // 1000)
+        self.world.told(self, event, effects)
+        for effect in effects:
             self._do(effect)
         self.world.check_tick(self)
         self._flush()
@@ -63,7 +75,8 @@ class Node:
     def _do(self, effect: Effect) -> None:
         world, place = self.world, self.rank.place
         match effect:
-            case SendNext(message=passed):
+            case SendNext(message=message):
+                passed = over_the_wire(message)
                 following = world.node(place.group, RankId((place.rank + 1) % place.size))
                 world.send(self, following, "ring", lambda: following.on(passed))
             case SendHidden(header=header):
@@ -80,9 +93,10 @@ class Node:
                 self.routers.pop(room, None)
             case Post():
                 self._post(effect)
-            case TellRouter(message=message):
-                world.to_client(self, message)
-            case TellPeer(group=group, rank=rank, message=told):
+            case TellRouter(message=answer):
+                world.to_client(self, over_the_wire(answer))
+            case TellPeer(group=group, rank=rank, message=message):
+                told = over_the_wire(message)
                 peer = world.node(group, rank)
                 world.send(self, peer, "peer", lambda: peer.on(told))
 

@@ -1,6 +1,7 @@
 """Random runs: a seed decides the cluster, its pace, the requests and when clients leave."""
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -38,12 +39,13 @@ class Result:
     aborted: int
 
 
-def simulate(seed: int) -> Result:
-    """Run one seed to the end. Raises with the name of what was broken."""
+def simulate(seed: int, tell: Callable[[str], None] | None = None) -> Result:
+    """Run one seed to the end. Raises with the name of what was broken. `tell` is given the run in words."""
     rng = stream(seed, "cluster")
     cluster = _cluster(rng)
     client = Client(_reference)
     world = World(seed, cluster, build_engine, client)
+    world.tell = tell
     _load(world, stream(seed, "load"))
     world.run()
     client.check()

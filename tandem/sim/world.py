@@ -10,6 +10,7 @@ import msgspec
 
 from tandem.assembly import build_rank
 from tandem.core.config import Group, Limits, RoleName
+from tandem.core.effects import Effect
 from tandem.core.errors import Divergence
 from tandem.core.events import Event, PeerOpened
 from tandem.core.ids import Epoch, RankId, Tick
@@ -21,6 +22,7 @@ from tandem.ports import Engine
 from tandem.sim.client import Client
 from tandem.sim.clock import Action, Channel, Clock, stream
 from tandem.sim.node import Node, Pace
+from tandem.sim.story import tell
 
 EPOCH = Epoch(1)
 
@@ -49,6 +51,7 @@ class World:
         self.pace = cluster.pace
         self.steps = 0
         self.busy_until_us = 0  # when the last tick was stepped
+        self.tell: Callable[[str], None] | None = None  # is given the run in words
         self._seed = seed
         self._cluster = cluster
         self._channels: dict[tuple[str, str, str], Channel] = {}
@@ -126,7 +129,10 @@ class World:
                 continue
             named = None if work.max_tokens == 1 else peer
             message = Submit(msgspec.structs.replace(work, peer=named), remaining_ms)
-            self.clock.after(late_us.get(group, 0), partial(self._to_group, group, message))
+            if late_us.get(group):
+                self.clock.after(late_us[group], partial(self._to_group, group, message))
+            else:
+                self._to_group(group, message)
 
     def cancel(self, work: Work, groups: tuple[str, ...], reason: Reason = Reason.CLIENT_GONE) -> None:
         """The client left: tell the groups."""
@@ -151,6 +157,12 @@ class World:
             self.steps += 1
             if self.steps > most_events:
                 raise Divergence(f"still busy after {most_events} events")
+
+    def told(self, node: Node, event: Event, effects: list[Effect]) -> None:
+        """A rank has taken an event."""
+        if self.tell is not None:
+            for line in tell(self.clock.now_us, self._name(node), event, effects):
+                self.tell(line)
 
     def check_tick(self, node: Node) -> None:
         """Every rank of a group has the same digest at the same tick."""

@@ -1,0 +1,135 @@
+"""A run told in words: what each rank was told, and what it did about it."""
+
+from tandem.core import effects as done
+from tandem.core import events as seen
+from tandem.core.effects import Effect
+from tandem.core.events import Event
+from tandem.core.inputs import FirstToken, Frame, Submit
+from tandem.core.messages import (
+    BallotBack,
+    Baton,
+    Cancel,
+    Cancelled,
+    Commit,
+    Done,
+    Fact,
+    Grant,
+    Hidden,
+    Quiet,
+    Return,
+    Token,
+)
+from tandem.core.plan import Plan
+
+Said = Submit | Cancel | Token | Done | FirstToken | Quiet | Cancelled | Grant | Commit
+OnRing = Baton | Hidden | Return | BallotBack
+
+
+def tell(now_us: int, who: str, event: Event, effects: list[Effect]) -> list[str]:
+    """Lines about one event; none if nothing came of it."""
+    if not effects:
+        return []
+    told = [f"{now_us / 1000:6.2f} ms  {who:5} {heard(event)}"]
+    return told + [f"{'':17}{said}" for said in map(did, effects)]
+
+
+def heard(event: Event) -> str:
+    """What a rank observed."""
+    match event:
+        case seen.Started(tick=tick):
+            return f"has begun tick {tick}"
+        case seen.LayerRan(tick=tick, layer=layer):
+            return f"has computed layer {layer} of tick {tick}"
+        case seen.Ran(tick=tick, tokens=tokens):
+            return f"has computed tick {tick}" + "".join(f", sampled {ids[0]} for r{room.rid}" for room, ids in tokens)
+        case seen.Moved(ticket=ticket, result=result):
+            return f"write {ticket} ended {result.value}"
+        case seen.PeerOpened(hello=hello):
+            return f"meets {hello.group}.{hello.rank}"
+        case seen.PeerLost(group=group, rank=rank):
+            return f"loses {group}.{rank}"
+        case seen.Combined(room=room, fact=fact):
+            return f"group: {known(fact)} of r{room.rid}"
+        case seen.Woke():
+            return "wakes"
+        case _:
+            return f"<- {saying(event)}"
+
+
+def did(effect: Effect) -> str:
+    """What a rank did."""
+    match effect:
+        case done.SendNext(message=passed):
+            return f"-> ring: {saying(passed)}"
+        case done.SendHidden(header=header):
+            return f"-> ring: {saying(header)}"
+        case done.Launch(plan=plan):
+            return f"launches tick {plan.tick}: {rows(plan)}"
+        case done.Observe(room=room, fact=fact):
+            return f"knows: {known(fact)} of r{room.rid}"
+        case done.Forget(room=room):
+            return f"forgets r{room.rid}"
+        case done.Post():
+            blocks = ", ".join(f"{source} to {target}" for source, target in effect.blocks)
+            return (
+                f"posts write {effect.ticket} of layer {effect.layer}, pages {blocks}, to {effect.peer}.{effect.rank}"
+            )
+        case done.TellRouter(message=said):
+            return f"-> router: {saying(said)}"
+        case done.TellPeer(group=group, rank=rank, message=told):
+            return f"-> {group}.{rank}: {saying(told)}"
+
+
+def saying(message: Said | OnRing) -> str:
+    """A message in words."""
+    match message:
+        case Submit(work=work):
+            return f"submit r{work.room.rid}, {len(work.prompt)} tokens, at most {work.max_tokens} more"
+        case Token(room=room, index=index, token=token):
+            return f"token {index} of r{room.rid} is {token}"
+        case FirstToken(room=room, token=token):
+            return f"token 0 of r{room.rid} is {token}"
+        case Cancel(room=room, reason=reason) | Cancelled(room=room, reason=reason) | Done(room=room, reason=reason):
+            return f"{type(message).__name__.lower()} r{room.rid}: {reason.value}"
+        case Quiet(room=room):
+            return f"quiet r{room.rid}"
+        case Grant(room=room, pages=pages):
+            return f"grant r{room.rid} pages {', '.join(map(str, pages))}"
+        case Commit(room=room, layer=layer, first=first, last=last):
+            return f"commit r{room.rid} layer {layer}, tokens {first} to {last - 1}"
+        case Baton(frame=frame, ballot=ballot):
+            vote = "" if ballot is None else f", ballot {ballot:b}"
+            return f"baton {frame.tick} {inputs(frame)}{vote}"
+        case Hidden(tick=tick, rows=tokens):
+            return f"hidden states of tick {tick}, {tokens} tokens"
+        case Return(tick=tick):
+            return f"return of tick {tick}"
+        case BallotBack(tick=tick, yes=yes):
+            return f"ballot {yes:b} of tick {tick} is back"
+
+
+def inputs(frame: Frame) -> str:
+    """What a frame brings."""
+    brought = [f"{type(arrival).__name__.lower()}" for arrival in frame.arrivals]
+    brought += [f"r{verdict.room.rid} is {verdict.kind.value}" for verdict in frame.verdicts]
+    brought += [f"harvest of tick {harvest.tick}" for harvest in frame.harvests]
+    brought += [f"outcome {outcome.yes:b} of tick {outcome.tick}" for outcome in frame.ballots]
+    return f"({', '.join(brought)})"
+
+
+def rows(plan: Plan) -> str:
+    """What a plan computes."""
+    told = []
+    for row in plan.rows:
+        span = f"token {row.start}" if len(row.tokens) == 1 else f"tokens {row.start} to {row.end - 1}"
+        told.append(f"{span} of r{row.room.rid} in pages {', '.join(map(str, row.pages))}")
+    return "; ".join(told)
+
+
+def known(fact: Fact | None) -> str:
+    """A fact in words."""
+    if fact is None:
+        return "nothing"
+    words = [fact.progress.name.lower().replace("_", " ")]
+    words += ["failed"] * fact.failed + ["quiet"] * fact.quiet
+    return ", ".join(words)

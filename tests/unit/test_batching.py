@@ -1,0 +1,142 @@
+"""Slots: where newcomers go, which slot is named next, and who may take a page."""
+
+from decode.batching import Batches
+from decode.budget import Claim
+from decode.intake import Intake, State
+from tandem.core.ids import NO_SLOT, RequestId, Room, Slot
+from tandem.core.pages import PagePool
+from tandem.core.requests import Sampling, Work
+
+SIZE = 4
+
+
+class Bench:
+    """Batches over a pool, with requests that are admitted in the order of `admit`."""
+
+    def __init__(self, slots: int, pages: int) -> None:
+        self.pool = PagePool(pages, SIZE)
+        self.batches = Batches(slots, self.pool)
+        self.admitted: list[Intake] = []
+
+    def admit(self, number: int, prompt: int = SIZE - 1, max_tokens: int = 20) -> Intake:
+        work = Work(Room(RequestId(number), 1), tuple(range(prompt)), max_tokens, (), Sampling(), "p0")
+        request = Intake(work, 10_000, State.RUNNING)
+        request.pages = self.pool.allocate(request.room, -(-prompt // SIZE))
+        request.generated.append(7)
+        self.batches.join(request)
+        self.admitted.append(request)
+        return request
+
+    def plan(self, slot: int) -> list[int]:
+        """Request numbers of the rows."""
+        claims = [Claim(len(request.pages), request.growth_left(SIZE)) for request in self.admitted]
+        return [int(row.room.rid) for row in self.batches.plan(Slot(slot), self.admitted, claims)]
+
+    def returned(self, *requests: Intake) -> None:
+        for request in requests:
+            request.flying = False
+            request.generated.append(8)
+
+
+def test_newcomers_go_where_the_fewest_run():
+    bench = Bench(slots=3, pages=64)
+    requests = [bench.admit(number) for number in range(5)]
+    bench.plan(1)
+    assert [request.slot for request in requests] == [1, 0, 2, 1, 0]
+
+
+def test_among_equals_the_slot_that_runs_now_gets_the_newcomer():
+    bench = Bench(slots=3, pages=64)
+    bench.admit(1)
+    assert bench.plan(2) == [1]
+
+
+def test_a_frame_that_names_no_slot_runs_nothing_but_binds():
+    bench = Bench(slots=2, pages=64)
+    request = bench.admit(1)
+    assert bench.plan(NO_SLOT) == []
+    assert request.slot == 0
+    assert bench.plan(0) == [1]
+
+
+def test_a_request_stays_in_its_slot():
+    bench = Bench(slots=2, pages=64)
+    request = bench.admit(1)
+    bench.plan(1)
+    bench.returned(request)
+    assert bench.plan(0) == []
+    assert bench.plan(1) == [1]
+
+
+def test_rows_feed_the_newest_token_at_its_position():
+    bench = Bench(slots=1, pages=64)
+    request = bench.admit(1, prompt=5)
+    (row,) = bench.batches.plan(Slot(0), [request], [Claim(2, 3)])
+    assert (row.tokens, row.start, row.samples, row.pages) == ((7,), 5, True, (0, 1))
+    assert request.flying
+
+
+def test_a_page_is_taken_only_when_the_next_token_needs_it():
+    bench = Bench(slots=1, pages=64)
+    request = bench.admit(1, prompt=SIZE - 1)
+    bench.plan(0)
+    assert len(request.pages) == 1
+    bench.returned(request)
+    bench.plan(0)
+    assert len(request.pages) == 2
+
+
+def test_a_request_that_may_not_grow_skips_the_tick_and_tries_again_when_pages_come_back():
+    bench = Bench(slots=1, pages=3)
+    first = bench.admit(1, prompt=SIZE, max_tokens=5)
+    second = bench.admit(2, prompt=SIZE, max_tokens=5)
+    assert bench.plan(0) == [1]
+    assert second.blocked_at == bench.pool.freed_at
+    bench.returned(first)
+    assert bench.batches.next_slot(Slot(0), set()) == (0, True)
+    bench.admitted.remove(first)
+    bench.batches.leave(first)
+    assert bench.batches.next_slot(Slot(0), set()) == (0, False)
+    bench.pool.release(first.room)
+    assert bench.batches.next_slot(Slot(0), set()) == (0, True)
+    assert bench.plan(0) == [2]
+
+
+def test_the_next_slot_is_the_next_one_that_can_run():
+    bench = Bench(slots=4, pages=64)
+    bench.admit(1)
+    bench.plan(1)
+    bench.admit(2)
+    bench.plan(3)
+    for request in bench.admitted:
+        bench.returned(request)
+    assert bench.batches.next_slot(Slot(0), set()) == (1, True)
+    assert bench.batches.next_slot(Slot(1), set()) == (3, True)
+    assert bench.batches.next_slot(Slot(3), set()) == (1, True)
+
+
+def test_a_busy_slot_is_never_named():
+    bench = Bench(slots=2, pages=64)
+    bench.admit(1)
+    bench.plan(1)
+    assert bench.batches.next_slot(Slot(0), {Slot(1)}) == (0, False)
+    assert bench.batches.next_slot(Slot(0), {Slot(0), Slot(1)}) == (NO_SLOT, False)
+
+
+def test_an_ended_request_does_not_run_and_leaves_nothing():
+    bench = Bench(slots=1, pages=64)
+    request = bench.admit(1)
+    bench.plan(0)
+    bench.returned(request)
+    request.state = State.FINISHING
+    assert bench.batches.next_slot(Slot(0), set()) == (0, False)
+    assert bench.plan(0) == []
+    bench.batches.leave(request)
+    assert len(bench.batches) == 0
+
+
+def test_one_that_leaves_before_it_got_a_slot_leaves_nothing():
+    bench = Bench(slots=1, pages=64)
+    bench.batches.leave(bench.admit(1))
+    bench.admitted.clear()
+    assert bench.plan(0) == []

@@ -1,0 +1,69 @@
+"""The laws of the fact lattice: what makes lost, doubled and reordered updates harmless."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from consensus.facts import BOTTOM, join, kv_poll, meet
+from tandem.core.messages import Fact, Progress
+
+FACTS = st.builds(Fact, st.sampled_from(Progress), st.booleans(), st.booleans())
+
+
+@given(FACTS, FACTS)
+def test_the_order_of_learning_does_not_matter(a: Fact, b: Fact):
+    assert join(a, b) == join(b, a)
+
+
+@given(FACTS, FACTS, FACTS)
+def test_the_grouping_of_learning_does_not_matter(a: Fact, b: Fact, c: Fact):
+    assert join(join(a, b), c) == join(a, join(b, c))
+
+
+@given(FACTS)
+def test_learning_twice_changes_nothing(a: Fact):
+    assert join(a, a) == a
+    assert join(a, BOTTOM) == a
+
+
+@given(FACTS, FACTS)
+def test_what_is_known_stays_known(a: Fact, b: Fact):
+    learned = join(a, b)
+    assert learned.progress >= a.progress
+    assert learned.failed >= a.failed
+    assert learned.quiet >= a.quiet
+
+
+@given(st.lists(FACTS, min_size=1, max_size=5), st.randoms())
+def test_the_order_of_ranks_does_not_matter(facts: list[Fact], rng):
+    shuffled = rng.sample(facts, len(facts))
+    assert meet(facts) == meet(shuffled)
+
+
+@given(st.lists(FACTS, min_size=1, max_size=5), st.integers(0, 4), FACTS)
+def test_when_one_rank_learns_the_group_never_forgets(facts: list[Fact], which: int, news: Fact):
+    which %= len(facts)
+    before = meet(facts)
+    after = meet([join(fact, news) if index == which else fact for index, fact in enumerate(facts)])
+    assert join(before, after) == after
+
+
+def test_good_news_needs_everyone():
+    assert meet([Fact(Progress.SUCCESS), Fact(Progress.TRANSFERRING)]).progress is Progress.TRANSFERRING
+
+
+def test_one_failure_fails_everyone():
+    assert meet([Fact(Progress.SUCCESS), Fact(failed=True)]).failed
+
+
+def test_memory_is_freed_only_when_everyone_is_quiet():
+    assert not meet([Fact(quiet=True), Fact()]).quiet
+    assert meet([Fact(quiet=True), Fact(quiet=True)]).quiet
+
+
+def test_a_rank_that_has_no_record_is_bootstrapping():
+    assert meet([Fact(Progress.SUCCESS, quiet=True), BOTTOM]) == Fact(Progress.BOOTSTRAPPING)
+
+
+def test_people_see_the_status_of_the_field():
+    assert [kv_poll(Fact(progress)) for progress in Progress] == [1, 2, 3, 4]
+    assert kv_poll(Fact(Progress.SUCCESS, failed=True)) == 0

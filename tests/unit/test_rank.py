@@ -1,0 +1,407 @@
+"""The ring protocol of single ranks: what they pass on, when, and what makes them stop."""
+
+import msgspec
+import pytest
+
+from tandem.assembly import build_rank
+from tandem.core.config import Group, Limits, RoleName
+from tandem.core.effects import Effect, Forget, Launch, SendHidden, SendNext, TellPeer, TellRouter
+from tandem.core.errors import Divergence
+from tandem.core.events import Combined, PeerOpened, Ran, Started, Woke
+from tandem.core.ids import Epoch, RankId, RequestId, Room, Tick
+from tandem.core.inputs import Abort, FirstToken, Submit
+from tandem.core.messages import (
+    BallotBack,
+    Baton,
+    Cancel,
+    Cancelled,
+    Done,
+    Fact,
+    Hello,
+    Hidden,
+    Progress,
+    Quiet,
+    Region,
+    Return,
+    Token,
+)
+from tandem.core.rank import Rank
+from tandem.core.requests import Reason, Sampling, Work
+
+EPOCH, OLD = Epoch(5), Epoch(4)
+ROOM, OTHER = Room(RequestId(1), 1), Room(RequestId(2), 1)
+LIMITS = Limits(page_size=4, num_pages=32, context=64, chunked_prefill_size=4, max_prefill_tokens=8)
+
+
+def ring(size: int, role: RoleName = RoleName.PREFILL, limits: Limits = LIMITS) -> list[Rank]:
+    group = Group(role, "p0" if role is RoleName.PREFILL else "d0", (1,) * size)
+    return [build_rank(group, RankId(rank), EPOCH, limits) for rank in range(size)]
+
+
+def submit(room: Room = ROOM, prompt: int = 4, max_tokens: int = 1, peer: str | None = None) -> Submit:
+    return Submit(Work(room, tuple(range(prompt)), max_tokens, (), Sampling(), peer), 60_000)
+
+
+def only(effects: list[Effect], kind: type) -> list:
+    return [effect for effect in effects if isinstance(effect, kind)]
+
+
+def sent(effects: list[Effect], kind: type) -> list:
+    return [effect.message for effect in only(effects, SendNext) if isinstance(effect.message, kind)]
+
+
+def running(size: int = 2, prompt: int = 4) -> tuple[list[Rank], list[Effect]]:
+    """A prefill ring whose rank 0 has just launched a request: the ranks, and that rank's effects."""
+    ranks = ring(size)
+    return ranks, ranks[0].on(submit(prompt=prompt), 0)
+
+
+# one tick
+
+
+def test_a_tick_opens_at_once_for_a_new_request():
+    ranks, effects = running()
+    batons = sent(effects, Baton)
+    assert [baton.frame.tick for baton in batons] == list(range(len(batons)))
+    assert batons[0].frame.arrivals == (submit(),)
+    assert all(baton.epoch == EPOCH for baton in batons)
+    assert ranks[0].scheduler.tick == batons[-1].frame.tick
+
+
+def test_nothing_to_do_opens_no_tick():
+    (rank,) = ring(1)
+    assert rank.on(Woke(), 1_000) == []
+    assert rank.scheduler.tick == -1
+    assert rank.wake_ms() is None
+
+
+def test_the_baton_is_sent_before_the_steps_effects():
+    """Stage skew is one hop, not one tick of CPU."""
+    _, effects = running()
+    launch = next(index for index, effect in enumerate(effects) if isinstance(effect, Launch))
+    baton = max(index for index, effect in enumerate(effects[:launch]) if isinstance(effect, SendNext))
+    assert effects[baton].message.frame.tick == effects[launch].plan.tick
+    ranks = ring(3)
+    for message in sent(effects, Baton):
+        passed = ranks[1].on(message, 0)
+        assert passed[0] == SendNext(message)
+
+
+def test_the_next_tick_waits_until_the_own_stage_has_begun():
+    ranks, effects = running(prompt=12)
+    (launch,) = only(effects, Launch)
+    assert ranks[0].on(submit(OTHER), 2) == []
+    assert ranks[0].wake_ms() is None
+    assert sent(ranks[0].on(Started(launch.plan.tick), 3), Baton)
+
+
+def test_every_other_rank_launches_when_plan_and_hidden_states_are_both_there():
+    ranks, effects = running()
+    batons = sent(effects, Baton)
+    (launch,) = only(effects, Launch)
+    header = Hidden(EPOCH, launch.plan.tick, 4, launch.plan.digest)
+    for baton in batons:
+        assert not only(ranks[1].on(baton, 0), Launch)
+    assert ranks[1].awaiting() == f"hidden({launch.plan.tick})"
+    assert only(ranks[1].on(header, 0), Launch) == [launch]
+    assert ranks[1].awaiting() is None
+
+
+def test_hidden_states_may_come_before_their_baton():
+    ranks, effects = running()
+    (launch,) = only(effects, Launch)
+    assert ranks[1].on(Hidden(EPOCH, launch.plan.tick, 4, launch.plan.digest), 0) == []
+    launched = [each for baton in sent(effects, Baton) for each in only(ranks[1].on(baton, 0), Launch)]
+    assert launched == [launch]
+
+
+def test_computed_hidden_states_carry_the_plans_digest():
+    ranks, effects = running()
+    (launch,) = only(effects, Launch)
+    out = ranks[0].on(Ran(launch.plan.tick, ()), 1)
+    assert only(out, SendHidden) == [SendHidden(Hidden(EPOCH, launch.plan.tick, 4, launch.plan.digest))]
+
+
+def test_with_one_stage_a_request_runs_without_a_message():
+    ranks, effects = running(1)
+    (launch,) = only(effects, Launch)
+    assert not only(effects, SendNext)
+    ranks[0].on(Started(launch.plan.tick), 1)
+    out = ranks[0].on(Ran(launch.plan.tick, ((ROOM, (7,)),)), 2)
+    assert only(out, TellRouter) == [TellRouter(Token(ROOM, 0, 7)), TellRouter(Done(ROOM, Reason.LENGTH))]
+    assert only(out, Forget) == [Forget(ROOM)]
+    assert not only(out, SendNext)
+    assert ranks[0].awaiting() is None
+
+
+# divergence
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"digest": 1}, {"tick": Tick(7)}, {"rows": 5}],
+    ids=["digest", "tick", "rows"],
+)
+def test_a_plan_that_the_rank_before_does_not_share_is_never_launched(wrong: dict):
+    ranks, effects = running()
+    (launch,) = only(effects, Launch)
+    header = msgspec.structs.replace(Hidden(EPOCH, launch.plan.tick, 4, launch.plan.digest), **wrong)
+    for baton in sent(effects, Baton):
+        ranks[1].on(baton, 0)
+    with pytest.raises(Divergence, match="rank 1 plans"):
+        ranks[1].on(header, 0)
+
+
+def test_a_rank_whose_state_differs_is_caught_at_the_next_hidden_states():
+    ranks, effects = running()
+    ranks[1].scheduler.role.pool.allocate(OTHER, 1)
+    (launch,) = only(effects, Launch)
+    for baton in sent(effects, Baton):
+        ranks[1].on(baton, 0)
+    with pytest.raises(Divergence):
+        ranks[1].on(Hidden(EPOCH, launch.plan.tick, 4, launch.plan.digest), 0)
+
+
+def test_a_gap_and_a_repeat_in_the_batons_end_the_epoch():
+    ranks, effects = running()
+    (first,) = sent(effects, Baton)
+    late = msgspec.structs.replace(first, frame=msgspec.structs.replace(first.frame, tick=Tick(1)))
+    with pytest.raises(Divergence, match="frame of tick 1 after tick -1"):
+        ranks[1].on(late, 0)
+    ranks[1].on(first, 0)
+    with pytest.raises(Divergence, match="frame of tick 0 after tick 0"):
+        ranks[1].on(first, 0)
+
+
+@pytest.mark.parametrize("ballot", [0, 1])
+def test_a_ballot_without_a_question_ends_the_epoch(ballot: int):
+    ranks, effects = running()
+    baton = msgspec.structs.replace(sent(effects, Baton)[0], ballot=ballot)
+    with pytest.raises(Divergence, match="ballot"):
+        ranks[1].on(baton, 0)
+
+
+def test_a_question_without_a_ballot_ends_the_epoch():
+    ranks = ring(2, RoleName.DECODE)
+    asking, voting = sent(ranks[0].on(submit(peer="p0"), 0), Baton)
+    assert voting.ballot is not None
+    ranks[1].on(asking, 0)
+    with pytest.raises(Divergence, match="carries ballot None"):
+        ranks[1].on(msgspec.structs.replace(voting, ballot=None), 0)
+
+
+def test_a_return_with_another_digest_reaches_no_frame_and_no_router():
+    ranks, effects = running()
+    (launch,) = only(effects, Launch)
+    with pytest.raises(Divergence, match="rank 0 expects"):
+        ranks[0].on(Return(EPOCH, launch.plan.tick, launch.plan.digest ^ 1, ((ROOM, (7,)),)), 1)
+
+
+def test_a_return_that_is_not_the_next_one_ends_the_epoch():
+    ranks, effects = running(prompt=8)
+    (first,) = only(effects, Launch)
+    (second,) = only(ranks[0].on(Started(first.plan.tick), 1), Launch)
+    with pytest.raises(Divergence):
+        ranks[0].on(Return(EPOCH, second.plan.tick, second.plan.digest, ((ROOM, (7,)),)), 1)
+
+
+def test_a_harvest_that_names_another_room_ends_the_epoch():
+    ranks, effects = running()
+    (launch,) = only(effects, Launch)
+    ranks[0].on(Started(launch.plan.tick), 1)
+    with pytest.raises(Divergence, match="other rooms"):
+        ranks[0].on(Return(EPOCH, launch.plan.tick, launch.plan.digest, ((OTHER, (7,)),)), 1)
+
+
+def test_a_ballot_that_nobody_asked_for_ends_the_epoch():
+    ranks = ring(2)
+    with pytest.raises(Divergence, match="no vote of that tick is open"):
+        ranks[0].on(BallotBack(EPOCH, Tick(3), 1), 0)
+
+
+def test_what_another_epoch_says_is_counted_and_changes_nothing():
+    ranks, effects = running()
+    (launch,) = only(effects, Launch)
+    tick, digest = launch.plan.tick, launch.plan.digest
+    batons = sent(effects, Baton)
+    strangers = [
+        msgspec.structs.replace(batons[0], epoch=OLD),
+        Hidden(OLD, tick, 4, digest),
+        Return(OLD, tick, digest, ((ROOM, (7,)),)),
+        BallotBack(OLD, tick, 1),
+    ]
+    for rank in ranks:
+        stepped = rank.scheduler.tick
+        assert [each for message in strangers for each in rank.on(message, 0)] == []
+        assert rank.stale == 4
+        assert rank.scheduler.tick == stepped
+    for baton in batons:
+        ranks[1].on(baton, 0)
+
+
+# returns
+
+
+def last_of_three_chunks() -> tuple[Rank, list, list[Effect]]:
+    """The last rank with three launched chunks of a prompt, of which only the third samples."""
+    ranks, effects = running(2, prompt=12)
+    batons, launches = sent(effects, Baton), only(effects, Launch)
+    while len(launches) < 3:
+        more = ranks[0].on(Started(launches[-1].plan.tick), 2)
+        batons += sent(more, Baton)
+        launches += only(more, Launch)
+    out = []
+    for baton in batons:
+        out += ranks[1].on(baton, 0)
+    for launch in launches:
+        out += ranks[1].on(Hidden(EPOCH, launch.plan.tick, launch.plan.tokens, launch.plan.digest), 0)
+    return ranks[1], launches, out
+
+
+def test_returns_leave_in_tick_order_and_chunks_that_sample_nothing_when_they_begin():
+    """Else a slow last stage would let a whole prompt's hidden states pile up in front of it."""
+    rank, launches, out = last_of_three_chunks()
+    ticks = [launch.plan.tick for launch in launches]
+    assert not sent(out, Return)
+    for launch in launches[:2]:
+        (back,) = sent(rank.on(Started(launch.plan.tick), 0), Return)
+        assert back == Return(EPOCH, launch.plan.tick, launch.plan.digest, ())
+        assert not sent(rank.on(Ran(launch.plan.tick, ()), 0), Return)
+    assert not sent(rank.on(Started(ticks[2]), 0), Return)
+    (back,) = sent(rank.on(Ran(ticks[2], ((ROOM, (7,)),)), 0), Return)
+    assert back == Return(EPOCH, ticks[2], launches[2].plan.digest, ((ROOM, (7,)),))
+
+
+def test_a_return_that_is_ready_waits_for_the_one_before_it():
+    group = Group(RoleName.PREFILL, "p0", (1, 1))
+    ranks = [build_rank(group, RankId(rank), EPOCH, LIMITS) for rank in (0, 1)]
+    effects = ranks[0].on(submit(), 0) + ranks[0].on(submit(OTHER, prompt=8), 0)
+    effects += ranks[0].on(Started(only(effects, Launch)[0].plan.tick), 0)
+    for baton in sent(effects, Baton):
+        ranks[1].on(baton, 0)
+    sampling, chunk = only(effects, Launch)
+    out = []
+    for launch in (sampling, chunk):
+        out += ranks[1].on(Hidden(EPOCH, launch.plan.tick, launch.plan.tokens, launch.plan.digest), 0)
+    out += ranks[1].on(Started(sampling.plan.tick), 0) + ranks[1].on(Started(chunk.plan.tick), 0)
+    assert not sent(out, Return), "the chunk samples nothing, but the tick before it has not returned"
+    backs = sent(ranks[1].on(Ran(sampling.plan.tick, ((ROOM, (7,)),)), 0), Return)
+    assert [back.tick for back in backs] == [sampling.plan.tick, chunk.plan.tick]
+
+
+# votes
+
+
+def hello(rank: int, size: int) -> Hello:
+    return Hello("p0", RankId(rank), size, 1, "print", "sim", "", Region(0, rank, rank + 1, 32, 64))
+
+
+def test_every_ranks_answer_is_folded_and_the_last_one_sends_the_ballot_back():
+    ranks = ring(3, RoleName.DECODE)
+    for rank in ranks[:2]:
+        rank.on(PeerOpened(hello(rank.place.rank, 3)), 0)
+    asking, voting = sent(ranks[0].on(submit(peer="p0"), 0), Baton)
+    assert asking.ballot is None
+    assert voting.ballot == 1
+    for rank, ballot in ((ranks[1], 1), (ranks[2], None)):
+        rank.on(asking, 0)
+        out = rank.on(voting, 0)
+        if ballot is not None:
+            (voting,) = sent(out, Baton)
+            assert voting.ballot == ballot
+    assert sent(out, BallotBack) == [BallotBack(EPOCH, voting.frame.tick, 0)]
+
+
+def test_a_vote_that_says_no_is_repeated_only_after_a_pause():
+    (rank,) = ring(1, RoleName.DECODE)
+    rank.on(submit(peer="p0"), 0)
+    assert rank.wake_ms() == 50
+    ticks = rank.scheduler.tick
+    for now_ms in range(1, 50, 7):
+        assert rank.on(Woke(), now_ms) == []
+    assert rank.scheduler.tick == ticks
+    rank.on(Woke(), 50)
+    assert rank.scheduler.tick > ticks
+    assert rank.wake_ms() == 100
+
+
+# what is said to others
+
+
+def test_a_room_that_was_never_here_is_answered_quiet():
+    ranks = ring(2)
+    out = ranks[0].on(Cancelled("d0", ROOM, Reason.QUEUE_FULL), 0)
+    assert only(out, TellPeer) == [TellPeer("d0", RankId(0), Quiet(ROOM))]
+
+
+def test_a_request_that_comes_after_its_end_is_ignored_and_forgotten():
+    ranks = ring(2)
+    ranks[0].on(Cancelled("d0", ROOM, Reason.QUEUE_FULL), 0)
+    out = ranks[0].on(submit(peer="d0"), 1)
+    assert only(out, TellRouter) == []
+    assert only(out, Forget) == [Forget(ROOM)], "the driver keeps no way to its router"
+    assert not ranks[0].scheduler.role.knows(ROOM)
+
+
+def test_a_request_is_ignored_that_comes_in_the_same_frame_as_its_end():
+    ranks, effects = running()
+    assert ranks[0].on(Cancelled("d0", OTHER, Reason.CLIENT_GONE), 1) == []
+    assert ranks[0].on(submit(OTHER, peer="d0"), 1) == []
+    out = ranks[0].on(Started(only(effects, Launch)[0].plan.tick), 2)
+    (baton,) = sent(out, Baton)
+    assert baton.frame.arrivals == (Abort(OTHER, Reason.CLIENT_GONE, "d0"), submit(OTHER, peer="d0"))
+    assert not ranks[0].scheduler.role.knows(OTHER)
+
+
+def test_a_refused_request_is_answered_once_even_if_it_comes_twice_in_one_frame():
+    ranks, effects = running()
+    for _ in range(2):
+        ranks[0].on(submit(OTHER, prompt=100, peer="d0"), 1)
+    out = ranks[0].on(Started(only(effects, Launch)[0].plan.tick), 2)
+    assert only(out, TellRouter) == [TellRouter(Done(OTHER, Reason.TOO_LARGE))]
+
+
+def test_only_rank_0_speaks_for_the_group():
+    ranks = ring(2)
+    batons = sent(ranks[0].on(Cancelled("d0", ROOM, Reason.QUEUE_FULL), 0), Baton)
+    out = [each for baton in batons for each in ranks[1].on(baton, 0)]
+    assert only(out, TellPeer) == []
+    assert only(out, Forget) == [Forget(ROOM)]
+
+
+def test_an_abort_of_another_attempt_touches_nothing():
+    ranks, _ = running()
+    ranks[0].on(Cancel(Room(ROOM.rid, 2), Reason.CLIENT_GONE), 2)
+    assert ranks[0].scheduler.role.knows(ROOM)
+
+
+def test_quiet_that_came_before_the_room_is_asked_for_again():
+    """With a full frame between them, a cancel can come so late that its quiet was dropped as one for no room."""
+    decode = ring(1, RoleName.DECODE)[0]
+    decode.on(PeerOpened(hello(0, 1)), 0)
+    decode.on(submit(peer="p0"), 0)
+    role = decode.scheduler.role
+    assert role.pool.free < LIMITS.num_pages
+    out = decode.on(Cancelled("p0", ROOM, Reason.CLIENT_GONE), 1)
+    assert TellPeer("p0", RankId(0), Cancelled("d0", ROOM, Reason.PEER_ENDED)) in out
+    assert role.pool.counts()["quarantined"] == 1
+    decode.on(Quiet(ROOM), 2)
+    assert role.pool.free == LIMITS.num_pages
+
+
+def test_token_0_is_repeated_by_the_decode_group():
+    decode = ring(1, RoleName.DECODE)[0]
+    decode.on(PeerOpened(hello(0, 1)), 0)
+    decode.on(submit(peer="p0", max_tokens=3), 0)
+    decode.on(FirstToken(ROOM, 9), 1)
+    out = decode.on(Combined(ROOM, Fact(Progress.SUCCESS)), 2)
+    assert only(out, TellRouter) == [TellRouter(Token(ROOM, 0, 9))]
+    (launch,) = only(out, Launch)
+    assert [(row.tokens, row.start) for row in launch.plan.rows] == [((9,), 4)]
+
+
+def test_the_flight_record_holds_every_frame_with_its_digest():
+    ranks, effects = running()
+    frames = [baton.frame for baton in sent(effects, Baton)]
+    assert [frame for frame, _ in ranks[0].flight_record] == frames
+    assert ranks[0].flight_record[-1][1] == ranks[0].scheduler.digest

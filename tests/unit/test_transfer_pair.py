@@ -1,0 +1,331 @@
+"""Senders and receivers of one room as a pair, over a link that the test delivers by hand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from decode.receiver import KVReceiver
+from kvtransfer.session import SendState
+from prefill.sender import KVSender, completed_pages
+from tandem.core.config import Group, RoleName
+from tandem.core.effects import Effect, Observe, Post, TellPeer
+from tandem.core.errors import IllegalTransition
+from tandem.core.events import LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
+from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room, Slot, Tick
+from tandem.core.messages import Commit, Fact, Grant, Hello, Progress, Region
+from tandem.core.plan import Ask, Forgotten, Granted, Note, Opened, Plan, Question, Returned, Row, Stopped
+from tandem.core.requests import Sampling
+
+ROOM = Room(RequestId(1), 1)
+SIZE = 4
+ASK = Ask(Question.PREALLOC, ROOM, "p0")
+READY = Observe(ROOM, Fact(Progress.WAITING_FOR_INPUT))
+QUIET = Observe(ROOM, Fact(Progress.SUCCESS, quiet=True))
+ENDED = Observe(ROOM, Fact(Progress.TRANSFERRING, quiet=True))
+LANDED = Observe(ROOM, Fact(Progress.SUCCESS))
+FAILED = Observe(ROOM, Fact(failed=True))
+
+
+def hello(group: Group, rank: int) -> Hello:
+    first, last = group.layers(RankId(rank))
+    return Hello(group.name, RankId(rank), group.size, 1, "print", "sim", "", Region(0, first, last, 64, 64))
+
+
+def plan(*notes: Note, tick: int = 0, rows: tuple[Row, ...] = ()) -> Plan:
+    return Plan(Tick(tick), Slot(0), rows, (), notes, 0)
+
+
+def row(start: int, end: int, prompt: int) -> Row:
+    """A chunk of a prompt whose logical page i is the page 10 + i."""
+    pages = tuple(PageId(10 + index) for index in range(-(-end // SIZE)))
+    return Row(ROOM, tuple(range(start, end)), start, pages, end == prompt, Sampling())
+
+
+class Pair:
+    """All ranks of a prefill and a decode group that have met."""
+
+    def __init__(self, prefill: tuple[int, ...] = (2,), decode: tuple[int, ...] = (2,)) -> None:
+        self.prefill = Group(RoleName.PREFILL, "p0", prefill)
+        self.decode = Group(RoleName.DECODE, "d0", decode)
+        self.senders = [KVSender(self.prefill.layers(RankId(rank)), SIZE) for rank in range(len(prefill))]
+        self.receivers = [
+            KVReceiver(RankId(rank), self.decode.layers(RankId(rank))) for rank in range(self.decode.size)
+        ]
+        for one in self.senders:
+            for rank in range(self.decode.size):
+                assert one.on_event(PeerOpened(hello(self.decode, rank))) == []
+        for one in self.receivers:
+            for rank in range(self.prefill.size):
+                assert one.on_event(PeerOpened(hello(self.prefill, rank))) == []
+
+    def grant(self, prompt: int) -> list[TellPeer]:
+        """The vote passes: what the receivers send."""
+        assert all(one.answer(ASK) for one in self.receivers)
+        pages = tuple(PageId(20 + index) for index in range(-(-prompt // SIZE)))
+        granted = Granted(ROOM, "p0", prompt, pages, 0)
+        return [sent for one in self.receivers for sent in told(one.on_plan(plan(granted)))]
+
+    def opened(self, prompt: int) -> None:
+        """The room is ready to be sent everywhere."""
+        for one in self.senders:
+            one.on_plan(plan(Opened(ROOM, "d0", prompt)))
+        for sent in self.grant(prompt):
+            self.senders[sent.rank].on_event(sent.message)
+
+
+def told(effects: list[Effect]) -> list[TellPeer]:
+    return [effect for effect in effects if isinstance(effect, TellPeer)]
+
+
+def posts(effects: list[Effect]) -> list[Post]:
+    return [effect for effect in effects if isinstance(effect, Post)]
+
+
+def ready_sender(prompt: int = 8) -> KVSender:
+    pair = Pair()
+    pair.opened(prompt)
+    return pair.senders[0]
+
+
+# bootstrap
+
+
+def test_a_sender_is_ready_when_the_room_is_open_and_all_its_grants_are_in():
+    pair = Pair(decode=(1, 1))
+    (sender,) = pair.senders
+    first, second = pair.grant(8)
+    assert sender.on_event(first.message) == []
+    assert sender.on_plan(plan(Opened(ROOM, "d0", 8))) == []
+    assert sender.on_event(second.message) == [READY]
+    assert sender.on_event(second.message) == [], "a grant that comes twice says nothing new"
+
+
+def test_grants_may_come_before_the_room_is_open():
+    pair = Pair()
+    for sent in pair.grant(8):
+        assert pair.senders[0].on_event(sent.message) == []
+    assert pair.senders[0].on_plan(plan(Opened(ROOM, "d0", 8))) == [READY]
+
+
+def test_grants_may_come_before_the_handshake_is_done():
+    sender = KVSender((LayerId(0), LayerId(2)), SIZE)
+    sender.on_event(Grant(ROOM, RankId(0), (PageId(20),), 0))
+    assert sender.on_plan(plan(Opened(ROOM, "d0", 4))) == []
+    group = Group(RoleName.DECODE, "d0", (2,))
+    assert sender.on_event(PeerOpened(hello(group, 0))) == [READY]
+
+
+def test_a_room_that_nobody_takes_over_is_ready_at_once_and_posts_nothing():
+    sender = KVSender((LayerId(0), LayerId(2)), SIZE)
+    assert sender.on_plan(plan(Opened(ROOM, None, 4))) == [READY]
+    sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
+    assert sender.on_event(LayerRan(Tick(1), LayerId(0))) == []
+    assert sender.on_event(Ran(Tick(1), ())) == [QUIET]
+
+
+def test_a_grant_for_a_room_that_has_gone_leaves_nothing():
+    pair = Pair()
+    (sender,) = pair.senders
+    sender.on_plan(plan(Opened(ROOM, "d0", 8), Forgotten(ROOM)))
+    for sent in pair.grant(8):
+        assert sender.on_event(sent.message) == []
+    assert sender.open_rooms() == 0
+
+
+def test_a_grant_goes_to_each_prefill_rank_that_owns_a_layer_once():
+    pair = Pair(prefill=(1, 2, 1), decode=(2, 2))
+    assert [sent.rank for sent in pair.grant(8)] == [0, 1, 1, 2]
+    assert {sent.group for sent in pair.grant(8)} == {"p0"}
+
+
+# the vote
+
+
+def test_a_receiver_says_no_while_a_session_that_owns_its_layers_is_not_open():
+    receiver = KVReceiver(RankId(0), (LayerId(0), LayerId(2)))
+    prefill = Group(RoleName.PREFILL, "p0", (1, 1))
+    receiver.on_event(PeerOpened(hello(prefill, 0)))
+    assert not receiver.answer(ASK)
+    assert receiver.open_rooms() == 0
+    receiver.on_event(PeerOpened(hello(prefill, 1)))
+    assert receiver.answer(ASK)
+
+
+@pytest.mark.parametrize("note", [Returned(ROOM), Forgotten(ROOM)])
+def test_a_reservation_that_is_given_back_leaves_nothing(note: Note):
+    (receiver,) = Pair().receivers
+    receiver.answer(ASK)
+    receiver.on_plan(plan(note))
+    assert receiver.open_rooms() == 0
+
+
+def test_a_peer_lost_between_vote_and_commit_is_a_fact_not_a_difference():
+    (receiver,) = Pair().receivers
+    receiver.answer(ASK)
+    assert receiver.on_event(PeerLost("p0", RankId(0))) == []
+    assert receiver.on_plan(plan(Granted(ROOM, "p0", 8, (PageId(1), PageId(2)), 0))) == [FAILED]
+
+
+def test_prefill_is_asked_nothing():
+    with pytest.raises(IllegalTransition):
+        KVSender((LayerId(0), LayerId(2)), SIZE).answer(ASK)
+
+
+# sending
+
+
+def test_a_layer_is_posted_when_it_has_run_and_committed_when_the_write_has_ended():
+    sender = ready_sender(8)
+    assert sender.on_plan(plan(tick=1, rows=(row(0, 8, 8),))) == []
+    (post,) = sender.on_event(LayerRan(Tick(1), LayerId(1)))
+    assert (post.room, post.peer, post.rank, post.layer, post.blocks) == (ROOM, "d0", 0, 1, ((10, 20), (11, 21)))
+    assert sender.on_event(Moved(post.ticket, Written.OK)) == [
+        TellPeer("d0", RankId(0), Commit(ROOM, LayerId(1), 0, 8)),
+    ]
+
+
+def test_a_sender_is_quiet_when_the_whole_prompt_has_run_and_every_write_has_ended():
+    sender = ready_sender(8)
+    sender.on_plan(plan(tick=1, rows=(row(0, 8, 8),)))
+    first, second = (posts(sender.on_event(LayerRan(Tick(1), LayerId(layer))))[0] for layer in (0, 1))
+    sender.on_event(Moved(first.ticket, Written.OK))
+    assert sender.on_event(Ran(Tick(1), ())) == []
+    assert QUIET in sender.on_event(Moved(second.ticket, Written.OK))
+
+
+def test_a_sender_is_not_quiet_between_two_chunks():
+    sender = ready_sender(8)
+    sender.on_plan(plan(tick=1, rows=(row(0, 4, 8),)))
+    for layer in (0, 1):
+        (post,) = sender.on_event(LayerRan(Tick(1), LayerId(layer)))
+        assert len(sender.on_event(Moved(post.ticket, Written.OK))) == 1
+    assert sender.on_event(Ran(Tick(1), ())) == []
+
+
+def test_a_stopped_sender_posts_nothing_more_and_is_quiet_when_what_flies_has_ended():
+    sender = ready_sender(8)
+    sender.on_plan(plan(tick=1, rows=(row(0, 8, 8),)))
+    (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
+    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
+    assert sender.on_event(LayerRan(Tick(1), LayerId(1))) == []
+    assert sender.on_event(Ran(Tick(1), ())) == []
+    assert ENDED in sender.on_event(Moved(post.ticket, Written.OK))
+
+
+def test_a_sender_that_has_launched_nothing_is_quiet_as_soon_as_it_stops():
+    assert ready_sender().on_plan(plan(Stopped(ROOM), tick=1)) == [ENDED]
+
+
+def test_a_write_that_failed_and_is_settled_fails_the_room_and_lets_it_become_quiet():
+    sender = ready_sender(4)
+    sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
+    (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
+    assert sender.on_event(Moved(post.ticket, Written.FAILED_SETTLED)) == [FAILED]
+    assert sender.on_event(LayerRan(Tick(1), LayerId(1))) == [], "nothing more is posted for a failed room"
+    assert sender.on_event(Ran(Tick(1), ())) == [ENDED]
+
+
+def test_a_write_that_may_still_land_is_never_quiet():
+    sender = ready_sender(4)
+    sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
+    (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
+    assert sender.on_event(Moved(post.ticket, Written.FAILED_UNSETTLED)) == [FAILED]
+    assert sender.on_event(Ran(Tick(1), ())) == []
+    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
+
+
+def test_a_lost_peer_fails_the_rooms_it_was_to_receive_and_no_others():
+    sender = ready_sender()
+    assert sender.on_event(PeerLost("d1", RankId(0))) == []
+    assert sender.on_event(PeerLost("d0", RankId(0))) == [FAILED]
+    assert sender.on_event(PeerLost("d0", RankId(0))) == [], "failed is said once"
+
+
+@given(st.integers(1, 40), st.lists(st.integers(1, 17), min_size=1))
+def test_chunks_of_any_size_complete_every_page_once_and_cover_every_token(prompt: int, sizes: list[int]):
+    start, pages, tokens = 0, [], []
+    for size in sizes * prompt:
+        end = min(prompt, start + size)
+        chunk = completed_pages(row(start, end, prompt), SIZE)
+        pages += chunk.pages
+        tokens += range(chunk.first, chunk.last) if chunk.pages else []
+        assert chunk.last <= end, "no page is sent before its tokens are there"
+        start = end
+        if start == prompt:
+            break
+    assert pages == [10 + index for index in range(-(-prompt // SIZE))]
+    assert tokens == list(range(prompt))
+
+
+# both ends
+
+
+PARTITIONS = st.sampled_from([(4,), (2, 2), (1, 3), (3, 1), (1, 2, 1), (1, 1, 1, 1)])
+
+
+@given(PARTITIONS, PARTITIONS, st.integers(1, 20), st.integers(1, 20), st.randoms(use_true_random=False))
+def test_whatever_order_things_arrive_in_every_receiver_has_it_all_and_every_sender_is_quiet(
+    prefill: tuple[int, ...], decode: tuple[int, ...], prompt: int, chunk: int, rng
+):
+    pair = Pair(prefill, decode)
+    pair.opened(prompt)
+    facts: dict[str, list[Effect]] = {}
+    flying = list(launched(pair, prompt, chunk))
+    commits = []
+    while flying or commits:
+        if commits and (not flying or rng.random() < 0.5):
+            sent = commits.pop(rng.randrange(len(commits)))
+            assert pair.receivers[sent.rank].open_rooms() == 1
+            facts.setdefault(f"d{sent.rank}", []).extend(pair.receivers[sent.rank].on_event(sent.message))
+            continue
+        rank, event = flying.pop(0 if isinstance(flying[0][1], LayerRan | Ran) else rng.randrange(len(flying)))
+        effects = pair.senders[rank].on_event(event)
+        flying += [(rank, Moved(post.ticket, Written.OK)) for post in posts(effects)]
+        commits += told(effects)
+        facts.setdefault(f"p{rank}", []).extend(each for each in effects if isinstance(each, Observe))
+    expected = {f"p{rank}": [QUIET] for rank in range(len(prefill))}
+    assert facts == expected | {f"d{rank}": [LANDED] for rank in range(len(decode))}
+
+
+def launched(pair: Pair, prompt: int, chunk: int):
+    """Launch every chunk on every sender; yield what their engines will tell, in order for each rank."""
+    for tick, start in enumerate(range(0, prompt, chunk), start=1):
+        chunk_row = row(start, min(prompt, start + chunk), prompt)
+        for rank, sender in enumerate(pair.senders):
+            assert sender.on_plan(plan(tick=tick, rows=(chunk_row,))) == []
+            yield from ((rank, LayerRan(Tick(tick), LayerId(layer))) for layer in range(*pair.prefill.layers(rank)))
+            yield rank, Ran(Tick(tick), ())
+
+
+def test_a_commit_for_a_room_that_has_gone_says_nothing():
+    (receiver,) = Pair().receivers
+    assert receiver.on_event(Commit(ROOM, LayerId(0), 0, 8)) == []
+
+
+def test_a_lost_peer_fails_a_room_whose_kv_is_on_its_way_but_not_one_that_has_landed():
+    pair = Pair(decode=(1, 1))
+    pair.grant(8)
+    landed, waiting = pair.receivers
+    assert landed.on_event(Commit(ROOM, LayerId(0), 0, 8)) == [LANDED]
+    assert landed.on_event(PeerLost("p0", RankId(0))) == []
+    assert waiting.on_event(PeerLost("p0", RankId(0))) == [FAILED]
+
+
+def test_forgotten_rooms_leave_nothing_on_either_side():
+    pair = Pair()
+    pair.opened(8)
+    for one in (*pair.senders, *pair.receivers):
+        assert one.open_rooms() == 1
+        one.on_plan(plan(Forgotten(ROOM)))
+        assert one.open_rooms() == 0
+
+
+def test_a_room_that_stops_after_it_became_quiet_stays_quiet():
+    sender = ready_sender(4)
+    sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
+    for layer in (0, 1):
+        (post,) = sender.on_event(LayerRan(Tick(1), LayerId(layer)))
+        sender.on_event(Moved(post.ticket, Written.OK))
+    assert sender.on_event(Ran(Tick(1), ())) == [QUIET]
+    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
+    assert sender._sessions[ROOM].state is SendState.QUIET
