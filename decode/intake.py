@@ -60,6 +60,7 @@ class Intake:
 
     work: Work
     deadline_ms: int
+    number: int  # in order of arrival
     state: State = State.QUEUED
     pages: tuple[PageId, ...] = ()
     retry_ms: int = 0  # after a no, do not ask before this

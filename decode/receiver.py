@@ -65,10 +65,12 @@ class KVReceiver:
                 return []
 
     def _commit(self, commit: Commit) -> list[Effect]:
-        """A commit for a room that is not here any more says nothing."""
+        """A commit for a room that is not here any more says nothing; one for a foreign layer ends its room."""
         session = self._sessions.get(commit.room)
         if session is None or session.coverage is None or session.state is not ReceiveState.OPEN:
             return []
+        if not self._layers[0] <= commit.layer < self._layers[1]:
+            return [Observe(commit.room, Fact(failed=True))]
         session.coverage.add(commit.layer, commit.first, commit.last)
         if not session.coverage.complete:
             return []

@@ -27,6 +27,7 @@ class DecodeRole:
         self._queue: dict[Room, Intake] = {}  # no pages yet
         self._admitted: dict[Room, Intake] = {}  # holds pages, will grow, and will give them back: oldest first
         self._batches = Batches(size + limits.async_depth, self.pool)
+        self._submitted = 0  # counts arrivals: a refused request keeps its place in the queue
         self._now_ms = 0
 
     def knows(self, room: Room) -> bool:
@@ -40,7 +41,8 @@ class DecodeRole:
         if refusal is not None:
             told = [ToldPeer(work.room, work.peer, refusal)] if work.peer else []
             return [Ended(work.room, refusal), *told, Forgotten(work.room)]
-        request = Intake(work, now_ms + submit.remaining_ms)
+        self._submitted += 1
+        request = Intake(work, now_ms + submit.remaining_ms, self._submitted)
         self._requests[work.room] = self._queue[work.room] = request
         return []
 
@@ -68,6 +70,7 @@ class DecodeRole:
         self._give_back(request)
         request.pages, request.retry_ms = (), now_ms + RETRY_MS
         self._queue[request.room] = request
+        self._queue = {one.room: one for one in sorted(self._queue.values(), key=lambda one: one.number)}
         return [Returned(request.room)]
 
     def on_verdict(self, verdict: Verdict) -> list[Note]:

@@ -11,8 +11,8 @@ from tandem.core.ids import LayerId, PageId, RankId
 from tandem.core.messages import Hello, Region
 from tandem.ports import Transport
 
-MAX_QUEUED = 4096
-"""Posts waiting for one peer; one more fails at once. A chunk of a prompt makes one per layer."""
+MAX_QUEUED = 1 << 18
+"""Posts waiting for one peer; one more fails at once. Each moves a page or more: the pool bounds them long before."""
 WRITE_DEADLINE_S = 30.0
 """For one post: the failure model's transfer timer."""
 IDLE_S = 30.0

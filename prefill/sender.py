@@ -12,6 +12,9 @@ from tandem.core.messages import Commit, Fact, Grant, Progress
 from tandem.core.plan import Ask, Forgotten, Opened, Plan, Row, Stopped
 from tandem.core.recent import Recent
 
+MAX_EARLY = 4096
+"""Rooms with grants but no Submit yet; the oldest is dropped for one more."""
+
 
 class Chunk(NamedTuple):
     """The pages of one room that are complete once a tick has been computed."""
@@ -103,7 +106,14 @@ class KVSender:
             return []
         session = self._session(grant.room)
         session.grants[grant.rank] = grant
+        self._bound_early()
         return self._bootstrap(session)
+
+    def _bound_early(self) -> None:
+        """Rooms that only grants speak of: their Submit comes, or decode cancels them, or decode has died."""
+        early = [session.room for session in self._sessions.values() if not session.opened]
+        if len(early) > MAX_EARLY:
+            self._forget(early[0])
 
     def _bootstrap(self, session: SendSession) -> list[Effect]:
         """Ready once every decode rank that owns one of our layers has granted; at once if nobody takes over."""

@@ -77,7 +77,7 @@ class Rank:
     def wake_ms(self) -> int | None:
         """When to send Woke if nothing else happens. Only rank 0 has timers, and only while it may tick."""
         may_tick = self.place.first and self._unstarted is None
-        return self.scheduler.role.wake_ms() if may_tick else None
+        return self.scheduler.wake_ms if may_tick else None
 
     def awaiting(self) -> str | None:
         """The ring message this rank cannot go on without, for the stall verdict and for people."""
@@ -152,7 +152,7 @@ class Rank:
         while self._unstarted is None:
             slot, can_run = self.scheduler.role.next_slot(self._slot, self.scheduler.flights, leader.returned)
             tick = Tick(self.scheduler.tick + 1)
-            wake_ms = self.scheduler.role.wake_ms()
+            wake_ms = self.scheduler.wake_ms
             due = wake_ms is not None and wake_ms <= now_ms
             questions = len(self.scheduler.votes.on_baton(tick))
             if not (can_run or due or questions or leader.waiting):

@@ -20,6 +20,7 @@ class Scheduler:
         self.votes = OpenVotes()
         self.tick = Tick(-1)  # the last tick stepped
         self.digest = 0
+        self.wake_ms: int | None = None  # when time alone will change something; known after each step
         self._ended = Recent()
 
     def step(self, frame: Frame) -> Plan:
@@ -35,6 +36,7 @@ class Scheduler:
             self.flights.launch(frame.tick, frame.slot, rows)
         self.role.pool.check()
         self.digest = self._digest(frame, rows, asks)
+        self.wake_ms = self.role.wake_ms()
         return Plan(frame.tick, frame.slot, tuple(rows), asks, tuple(notes), self.digest)
 
     def _apply(self, frame: Frame) -> list[Note]:

@@ -95,8 +95,8 @@ class Drive:
         while not self._stopping:
             self._poller.poll(self._patience_ms())
             self._housekeeping()
-            while self._take_all():
-                pass
+            for event in self._events():
+                self.on(event)
             if (wake_ms := self.rank.wake_ms()) is not None and wake_ms <= self.now_ms():
                 self.on(Woke())
 
@@ -120,15 +120,8 @@ class Drive:
 
     # what comes in
 
-    def _take_all(self) -> bool:
-        """One round over all sources: whether anything came."""
-        taken = False
-        for event in self._events():
-            taken = True
-            self.on(event)
-        return taken
-
     def _events(self) -> Iterator[Event]:
+        """One round over all sources. What comes meanwhile makes the next poll return at once."""
         links = self.links
         yield from self._thrown()
         while (message := links.ring_in.receive()) is not None:

@@ -361,7 +361,7 @@ PLANTS = (
     Plant(join_before_the_verdict, WrongAnswer),
     Plant(commit_before_the_write_has_ended, WrongAnswer),
     Plant(post_before_the_layer_ran, WrongAnswer),
-    Plant(one_commit_is_enough, WrongAnswer),
+    Plant(one_commit_is_enough, (WrongAnswer, StrayAccess)),
     Plant(failed_writes_count_as_sent, WrongAnswer),
     Plant(outcome_decided_locally, Divergence),
     Plant(released_locally, (Divergence, StrayAccess)),

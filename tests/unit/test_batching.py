@@ -20,7 +20,7 @@ class Bench:
 
     def admit(self, number: int, prompt: int = SIZE - 1, max_tokens: int = 20) -> Intake:
         work = Work(Room(RequestId(number), 1), tuple(range(prompt)), max_tokens, (), Sampling(), "p0")
-        request = Intake(work, 10_000, State.RUNNING)
+        request = Intake(work, 10_000, number, State.RUNNING)
         request.pages = self.pool.allocate(request.room, -(-prompt // SIZE))
         request.generated.append(7)
         self.batches.join(request)

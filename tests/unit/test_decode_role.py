@@ -84,6 +84,17 @@ def test_one_that_pauses_holds_nobody_up():
     assert bench.role.admit(1) == [ask(2)]
 
 
+def test_a_refused_request_keeps_its_place_in_the_queue():
+    bench = Bench()
+    for number in (1, 2):
+        bench.submit(number)
+    assert bench.role.admit(0) == [ask(1), ask(2)]
+    bench.submit(3)
+    bench.role.on_outcome(ask(2), False, 0)
+    bench.role.on_outcome(ask(1), False, 0)
+    assert bench.role.admit(RETRY_MS) == [ask(1), ask(2), ask(3)]
+
+
 def test_a_tick_asks_no_more_than_fits_into_a_ballot():
     bench = Bench(Limits(page_size=4, num_pages=1_000, context=64))
     for number in range(MAX_ASKS + 5):

@@ -61,14 +61,14 @@ def test_the_order_of_a_step_is_fixed():
         )
     )
     told = ["on_tokens", "on_outcome", "on_verdict", "on_submit", "on_first_token", "on_abort", "expire"]
-    assert role.calls == [*told, "admit", "plan", "lengths"]
+    assert role.calls == [*told, "admit", "plan", "lengths", "wake_ms"]
 
 
 def test_what_concerns_an_absent_room_is_dropped():
     role = Recorder()
     arrivals, verdicts = (FirstToken(B, 1),), (Verdict(B, Kind.QUIET),)
     Scheduler(role).step(Frame(Tick(0), NO_SLOT, 0, arrivals, verdicts))
-    assert role.calls == ["expire", "admit", "plan", "lengths"]
+    assert role.calls == ["expire", "admit", "plan", "lengths", "wake_ms"]
 
 
 def test_a_request_that_is_here_already_is_not_submitted_again():

@@ -72,7 +72,7 @@ INTAKE = Table(
     RUNNING      ENDED_IN_FLIGHT FINISHING
     FINISHING    HARVESTED       GONE
     """,
-    lambda state: intake.Intake(WORK, 0, state),
+    lambda state: intake.Intake(WORK, 0, 1, state),
 )
 SENDING = Table(
     session.SEND_NEXT,

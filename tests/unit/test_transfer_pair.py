@@ -107,6 +107,20 @@ def test_grants_may_come_before_the_room_is_open():
     assert pair.senders[0].on_plan(plan(Opened(ROOM, "d0", 8))) == [READY]
 
 
+def test_grants_whose_room_never_comes_are_bounded(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("prefill.sender.MAX_EARLY", 2)
+    (sender,) = Pair().senders
+    for number in range(5):
+        sender.on_event(Grant(Room(RequestId(number), 1), RankId(0), (PageId(20),), 0))
+    assert sender.open_rooms() == 2
+
+
+def test_a_commit_for_a_foreign_layer_ends_its_room():
+    pair = Pair()
+    pair.opened(8)
+    assert pair.receivers[0].on_event(Commit(ROOM, LayerId(2), 0, 8)) == [FAILED]
+
+
 def test_grants_may_come_before_the_handshake_is_done():
     sender = KVSender((LayerId(0), LayerId(2)), SIZE)
     sender.on_event(Grant(ROOM, RankId(0), (PageId(20),), 0))
