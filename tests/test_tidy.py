@@ -23,7 +23,10 @@ FLOORS = {
     "bench": 6,
     "k8s": 6,
     # 5 drivers: two worlds, siblings
+    "tandem.runtime.body": 5,
+    "tandem.runtime.doors": 5,
     "tandem.runtime.drive": 5,
+    "tandem.runtime.meeting": 5,
     "tandem.runtime.stage": 5,
     "tandem.runtime.state": 5,
     "tandem.sim": 5,

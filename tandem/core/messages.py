@@ -79,6 +79,11 @@ class Region(_Message, frozen=True):
     num_pages: int
     block_bytes: int
 
+    @property
+    def bytes(self) -> int:
+        """All of it."""
+        return (self.last_layer - self.first_layer) * self.num_pages * self.block_bytes
+
     def address(self, layer: LayerId, page: PageId) -> int:
         """Address of one page of one layer in the owner's address space."""
         return self.base + ((layer - self.first_layer) * self.num_pages + page) * self.block_bytes

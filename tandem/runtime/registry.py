@@ -109,18 +109,16 @@ class Registry:
 class RegistryLoop:
     """Keeps a rank in the registry, and its picture of the others fresh, from a thread of its own.
 
-    `current` gives the entry to publish; `on_members` gets what was read. Both are called on that thread. An
-    unreachable registry changes nothing: the last picture stays, and `on_members` is not called.
+    `member` is the entry to publish; `on_members` gets what was read, on that thread. An unreachable registry changes
+    nothing: the last picture stays, and `on_members` is not called.
     """
 
-    def __init__(
-        self, registry: Registry, current: Callable[[], Member], on_members: Callable[[list[Member]], None]
-    ) -> None:
+    def __init__(self, registry: Registry, member: Member, on_members: Callable[[list[Member]], None]) -> None:
         self.read_s: float | None = None
         """When members were last read, in monotonic seconds."""
         self.reachable = True
         self._registry = registry
-        self._current = current
+        self._member = member
         self._on_members = on_members
         self._settled = False
         self._stopping = threading.Event()
@@ -130,8 +128,9 @@ class RegistryLoop:
         """Begin; the first round is made at once."""
         self._thread.start()
 
-    def settled(self) -> None:
-        """The ring has formed: there is no hurry any more."""
+    def settle(self, member: Member) -> None:
+        """The ring has formed: this is the entry from now on, and there is no hurry any more."""
+        self._member = member
         self._settled = True
 
     def stop(self) -> None:
@@ -140,7 +139,7 @@ class RegistryLoop:
         if self._thread.ident is not None:
             self._thread.join()
         try:
-            self._registry.withdraw(self._current())
+            self._registry.withdraw(self._member)
         except redis.RedisError as error:
             log.info("registry: not withdrawn, the lease ends by itself: %s", error)
         self._registry.close()
@@ -158,7 +157,7 @@ class RegistryLoop:
 
     def _round(self) -> bool:
         try:
-            self._registry.publish(self._current())
+            self._registry.publish(self._member)
             members = self._registry.members()
         except redis.RedisError as error:
             if self.reachable:

@@ -171,7 +171,7 @@ class Seen:
         self.member = member(rank=rank)
         self.members: list[Member] = []
         self.rounds = 0
-        self.loop = RegistryLoop(Registry(url, "c", SECRET), lambda: self.member, self.on_members)
+        self.loop = RegistryLoop(Registry(url, "c", SECRET), self.member, self.on_members)
         self.loop.start()
 
     def on_members(self, members: list[Member]) -> None:
@@ -182,9 +182,8 @@ class Seen:
 def test_ranks_find_each_other_and_say_goodbye(server: EmbeddedRegistry, raw: "redis.Redis") -> None:
     one, two = Seen(server.url, 0), Seen(server.url, 1)
     eventually(lambda: len(one.members) == 2 and len(two.members) == 2)
-    one.member = msgspec.structs.replace(one.member, incarnation=9)
+    one.loop.settle(msgspec.structs.replace(one.member, incarnation=9))
     eventually(lambda: two.members[0].incarnation == 9)
-    one.loop.settled()
     one.loop.stop()
     eventually(lambda: two.members == [two.member])
     two.loop.stop()

@@ -1,0 +1,49 @@
+"""What a rank computes and moves KV with, before it knows anybody."""
+
+import contextlib
+from dataclasses import dataclass
+
+import msgspec
+
+from kvtransfer.transports.faulty import with_faults
+from kvtransfer.transports.mooncake import MooncakeTransport
+from tandem.core.config import Limits, RankOptions
+from tandem.engine.load import build_engine, resolve_dtype
+from tandem.engine.model import fingerprint, read_shape
+from tandem.ports import Engine, Transport
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """An engine with an empty page pool, registered with a transport."""
+
+    engine: Engine
+    transport: Transport
+    fingerprint: str
+    limits: Limits  # with the model's context
+
+
+def load_body(options: RankOptions, undo: contextlib.ExitStack) -> Body:
+    """Load this stage's layers and make its pages writable for peers. Raises ConfigError."""
+    shape = read_shape(options.model)
+    dtype = resolve_dtype(options.dtype)
+    engine = build_engine(
+        options.model,
+        options.group.layers(options.rank),
+        page_size=options.limits.page_size,
+        num_pages=options.limits.num_pages,
+        dtype=dtype,
+        threads=options.threads,
+    )
+    transport = with_faults(
+        MooncakeTransport(options.bind or "127.0.0.1", options.transport_protocol, options.transport_device)
+    )
+    undo.callback(transport.close)
+    region = engine.memory.region
+    transport.register(region.base, region.bytes)
+    return Body(
+        engine,
+        transport,
+        fingerprint(shape, dtype, options.limits.page_size),
+        msgspec.structs.replace(options.limits, context=shape.context),
+    )
