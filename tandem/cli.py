@@ -279,12 +279,13 @@ def sim(
     first_seed: Annotated[int, Option(min=0, help="Where to begin.")] = 1,
     seed: Annotated[int | None, Option(min=0, help="Run this one only.")] = None,
     show_hash: Annotated[bool, Option("--hash", help="Print the hash of everything that happened, last.")] = False,
+    tell: Annotated[bool, Option("--tell", help="Print what every rank takes and sends, in words.")] = False,
 ) -> int:
     """Run the real scheduler in virtual time, with random delays and aborts."""
     from tandem.simulate import run
 
     wanted = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
-    return run(wanted, show_hash=show_hash)
+    return run(wanted, show_hash=show_hash, tell=tell)
 
 
 @app.command()

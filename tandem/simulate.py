@@ -14,15 +14,15 @@ from tandem.sim.run import simulate
 TELL_S = 5.0
 
 
-def run(seeds: range, *, show_hash: bool) -> int:
-    """Run the seeds in order, up to the first that fails; returns the exit status."""
+def run(seeds: range, *, show_hash: bool, tell: bool) -> int:
+    """Run the seeds in order, up to the first that fails; returns the exit status. `tell` prints each run in words."""
     started_s = time.perf_counter()
     ticks = requests = aborted = 0
     digest = hashlib.sha256()
     one = ""
     for seed in told(seeds):
         try:
-            result = simulate(seed)
+            result = simulate(seed, print if tell else None)
         except Exception as error:  # noqa: BLE001  whatever a seed finds is what we look for
             return failed(seed, error, whole=len(seeds) == 1)
         ticks, requests, aborted = ticks + result.ticks, requests + result.requests, aborted + result.aborted
@@ -40,7 +40,7 @@ def failed(seed: int, error: Exception, *, whole: bool) -> int:
     if whole:
         traceback.print_exception(error)
     print(f"seed {seed} failed: {type(error).__name__}: {error}", file=sys.stderr)
-    print(f"to see it again: tandem sim --seed {seed}", file=sys.stderr)
+    print(f"to see it again: tandem sim --seed {seed} --tell", file=sys.stderr)
     return 1
 
 

@@ -202,7 +202,7 @@ def test_sim_prints_the_hash_last_and_it_repeats(capsys):
 def test_a_failing_seed_comes_with_the_command_that_repeats_it(capsys, monkeypatch):
     from tandem import simulate
 
-    def fail(seed: int) -> None:
+    def fail(seed: int, tell: object) -> None:
         raise AssertionError(f"pages leak with {seed}")
 
     monkeypatch.setattr(simulate, "simulate", fail)
