@@ -7,13 +7,14 @@ import sys
 import time
 
 from bench.client import Timing
+from tandem.core.config import Limits
 from tandem.core.ids import LayerId, RequestId, Room
 from tandem.core.requests import Sampling, Work, pages_for
 from tandem.engine import solo
 from tandem.engine.load import build_engine
 from tandem.engine.model import read_shape
 
-PAGE_SIZE = 16
+PAGE_SIZE = Limits().page_size
 
 
 class Solo:
@@ -41,9 +42,10 @@ class Solo:
 
 def main(model: str, threads: int, most_tokens: int) -> None:
     """Answer lines until there are none."""
-    layers = (LayerId(0), LayerId(read_shape(model).layers))
+    shape = read_shape(model)
+    layers = (LayerId(0), LayerId(shape.layers))
     pages = pages_for(most_tokens, PAGE_SIZE)
-    engine = build_engine(model, layers, page_size=PAGE_SIZE, num_pages=pages, threads=threads)
+    engine = build_engine(shape, layers, page_size=PAGE_SIZE, num_pages=pages, threads=threads)
     for line in sys.stdin:
         prompt, output = json.loads(line)
         work = Work(Room(RequestId(random.getrandbits(63)), 1), tuple(prompt), output, (), Sampling(), None)

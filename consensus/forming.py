@@ -37,7 +37,9 @@ class Forming:
         if len(self._joins) < self._size:
             return None
         newest = max(join.boot_ms for join in self._joins.values()) << BOOT_SHIFT
-        return Formed(Epoch(newest + 1), min(join.num_pages for join in self._joins.values()))
+        pages = min(join.num_pages for join in self._joins.values())
+        incarnations = tuple(self._joins[RankId(rank)].incarnation for rank in range(self._size))
+        return Formed(Epoch(newest + 1), pages, incarnations)
 
     @property
     def missing(self) -> list[RankId]:

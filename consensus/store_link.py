@@ -4,6 +4,7 @@ The same link carries what else concerns the group's being alive: joining, and h
 the engine, so a long forward never looks like a dead rank.
 """
 
+import logging
 import threading
 import time
 from typing import Protocol
@@ -13,15 +14,18 @@ import zmq
 from consensus.forming import Forming
 from consensus.store import Column, Table
 from tandem.core.errors import ConfigError
-from tandem.core.ids import RankId, Room, Tick
+from tandem.core.ids import RankId, Room
 from tandem.core.messages import Ack, Fact, Facts, Formed, FromLeader, Heartbeat, Join, ToLeader
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.links import Inbox, RouterInbox, encode, post
+
+log = logging.getLogger("tandem")
 
 HEARTBEAT_S = 0.5
 """Six of them fit into DEAD_S. Every 0.2 s was a quarter of an idle cluster's CPU and found nobody dead any sooner."""
 DEAD_S = 3.0
 """Silence of a neighbour that ends the epoch; multiplied by the timer scale."""
+STOP_S = 2.0
 JOIN_S = 0.1
 """How often a rank that waits for its ring to form says that it is there."""
 
@@ -53,7 +57,6 @@ class _Link:
         self._lock = threading.Lock()
         self._column: Column | None = None
         self._wakeups: ThreadInbox[None] = ThreadInbox()
-        self._tick = Tick(-1)
         self._stopping = False
         self._thread = threading.Thread(target=self._guard, name="store", daemon=True)
 
@@ -65,11 +68,9 @@ class _Link:
         """End the thread; the socket is closed with it."""
         self._stopping = True
         self._wakeups.wake()
-        self._thread.join(2)
-
-    def at_tick(self, tick: Tick) -> None:
-        """What the next heartbeat says."""
-        self._tick = tick
+        self._thread.join(STOP_S)
+        if not self._thread.is_alive():
+            self._wakeups.close()
 
     def __setitem__(self, room: Room, fact: Fact) -> None:
         """Learn a fact; it is on its way to rank 0 when this returns."""
@@ -97,7 +98,8 @@ class _Link:
         """The thread's death is the group's: nobody would ever hear of a fact again."""
         try:
             self._serve()
-        except Exception as error:  # noqa: BLE001  reported, and ends the process
+        except Exception as error:
+            log.exception("the store link of rank %d failed", self._join.rank)
             self._listener.on_lost(f"the store link of rank {self._join.rank} failed: {error!r}")
 
     def _serve(self) -> None:
@@ -142,7 +144,7 @@ class FollowerStore(_Link):
         if now_s - self._heard_s > self._dead_s:
             self._listener.on_lost(f"rank 0 was silent for {self._dead_s:.0f} s")
             self._stopping = True
-        post(self._inbox.socket, encode(Heartbeat(self._formed.epoch, self._join.rank, self._tick)))
+        post(self._inbox.socket, encode(Heartbeat(self._formed.epoch, self._join.rank)))
 
     def _send_facts(self) -> None:
         facts = self._flush()
@@ -161,6 +163,8 @@ class FollowerStore(_Link):
                 with self._lock:
                     if self._column is not None:
                         self._column.on_ack(message, _now_ms())
+            case Heartbeat():
+                pass  # it was heard: that is all it says
 
 
 class LeaderStore(_Link):
@@ -182,16 +186,7 @@ class LeaderStore(_Link):
         self._table: Table | None = None
         self._members: dict[RankId, Join] = {}
         self._heard_s: dict[RankId, float] = {}
-
-    def combined(self, room: Room) -> Fact | None:
-        """What the whole group knows of a room."""
-        with self._lock:
-            return self._table.combined(room) if self._table is not None else None
-
-    def facts_left(self) -> int:
-        """Facts in all columns, for tests that want none left."""
-        with self._lock:
-            return len(self._table) if self._table is not None else 0
+        self.strangers = 0  # messages of another epoch, or from a rank that never joined
 
     @property
     def missing(self) -> list[RankId]:
@@ -218,12 +213,19 @@ class LeaderStore(_Link):
         match message:
             case Join():
                 self._on_join(message, sender)
-            case Facts():
+            case Facts() if self._is_member(message):
                 self._heard_s[message.rank] = time.monotonic()
                 self._on_facts(message, sender)
-            case Heartbeat(epoch=epoch, rank=rank):
-                self._heard_s[rank] = time.monotonic()
-                post(self._inbox.socket, sender, encode(Ack(epoch, 0)))  # says only: I am alive
+            case Heartbeat() if self._is_member(message):
+                self._heard_s[message.rank] = time.monotonic()
+                post(self._inbox.socket, sender, encode(Heartbeat(message.epoch, self._join.rank)))
+            case _:
+                self.strangers += 1
+
+    def _is_member(self, message: Facts | Heartbeat) -> bool:
+        """Of this epoch, from a rank that has joined it: anything else says nothing about our ring."""
+        current = self._formed is not None and message.epoch == self._formed.epoch
+        return current and message.rank in self._members
 
     def _on_join(self, join: Join, sender: bytes | None) -> None:
         known = self._members.get(join.rank)
@@ -273,4 +275,4 @@ class LeaderStore(_Link):
 
 
 PPConsensusStore = FollowerStore | LeaderStore
-"""The store as a rank sees it: `store[room] = fact`, `del store[room]`; on rank 0 also `combined(room)`."""
+"""The store as a rank sees it: `store[room] = fact`, `del store[room]`; rank 0's listener hears what all combine to."""

@@ -3,9 +3,9 @@
 import enum
 from dataclasses import dataclass, field
 
-from tandem.core.errors import IllegalTransition
 from tandem.core.ids import NO_SLOT, PageId, Room, Slot
 from tandem.core.requests import Work, pages_for
+from tandem.core.tables import follow
 
 
 class State(enum.Enum):
@@ -87,8 +87,5 @@ class Intake:
 
     def move(self, happened: Input) -> State:
         """Take one input. Raises IllegalTransition when the table has no such row."""
-        try:
-            self.state = NEXT[self.state, happened]
-        except KeyError:
-            raise IllegalTransition(f"{self.room} is {self.state.value}: it cannot take {happened.value}") from None
+        self.state = follow(NEXT, self.state, happened, self.room)
         return self.state

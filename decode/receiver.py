@@ -46,7 +46,7 @@ class KVReceiver:
         route = self._peers.route(note.peer, *self._layers)
         if route is None:  # a peer was lost between the vote and its commit: a fact, not a reason to differ
             return [Observe(note.room, Fact(failed=True))]
-        grant = Grant(note.room, self._rank, note.pages, note.first_page)
+        grant = Grant(note.room, self._rank, note.pages)
         return [TellPeer(note.peer, rank, grant) for rank in dict.fromkeys(route.values())]
 
     def on_event(self, event: Event) -> list[Effect]:

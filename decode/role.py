@@ -16,17 +16,17 @@ RETRY_MS = 50
 
 
 class DecodeRole:
-    """FCFS into L = D + d slots. Pages are given only while every admitted request could still finish."""
+    """FCFS into a fixed number of slots. Pages are given only while every admitted request could still finish."""
 
     kinds: tuple[Kind, ...] = (Kind.TRANSFERRED, Kind.FAILED, Kind.QUIET)
 
-    def __init__(self, limits: Limits, size: int) -> None:
+    def __init__(self, limits: Limits, slots: int) -> None:
         self.pool = PagePool(limits.num_pages, limits.page_size)
         self._limits = limits
         self._requests: dict[Room, Intake] = {}
         self._queue: dict[Room, Intake] = {}  # no pages yet
         self._admitted: dict[Room, Intake] = {}  # holds pages, will grow, and will give them back: oldest first
-        self._batches = Batches(size + limits.async_depth, self.pool)
+        self._batches = Batches(slots, self.pool)
         self._submitted = 0  # counts arrivals: a refused request keeps its place in the queue
         self._now_ms = 0
 
@@ -47,24 +47,16 @@ class DecodeRole:
         return []
 
     def _refusal(self, submit: Submit) -> Reason | None:
-        limits, work = self._limits, submit.work
-        if len(self._requests) >= limits.max_rooms:
+        if len(self._requests) >= self._limits.max_rooms:
             return Reason.QUEUE_FULL
-        fits = work.peer is not None and not too_large(
-            work,
-            context=limits.context,
-            tokens_kept=work.last_position,
-            num_pages=limits.num_pages,
-            page_size=limits.page_size,
-        )
-        return None if fits else Reason.TOO_LARGE
+        return Reason.TOO_LARGE if too_large(submit.work, self._limits, submit.work.last_position) else None
 
     def on_outcome(self, ask: Ask, yes: bool, now_ms: int) -> list[Note]:
         """A yes grants the pages to the prefill group; after a no they go back and the request asks again later."""
         request = self._requests[ask.room]
         state = request.move(Input.GRANTED if yes else Input.REFUSED)
         if state is State.TRANSFERRING:
-            return [Granted(request.room, ask.peer, len(request.work.prompt), request.pages, 0)]
+            return [Granted(request.room, ask.peer, len(request.work.prompt), request.pages)]
         if state is State.GONE:
             return [Returned(request.room), *self._leave(request)]
         self._give_back(request)
@@ -192,9 +184,8 @@ class DecodeRole:
         size = self.pool.page_size
         return [Claim(len(request.pages), request.growth_left(size)) for request in self._admitted.values()]
 
-    def plan(self, slot: Slot, flights: Flights) -> list[Row]:
+    def plan(self, slot: Slot) -> list[Row]:
         """One token for every request of the slot that may take the page it needs."""
-        del flights
         return self._batches.plan(slot, list(self._admitted.values()), self._claims())
 
     def next_slot(self, after: Slot, flights: Flights, returned: frozenset[Tick]) -> tuple[Slot, bool]:

@@ -142,13 +142,15 @@ class AnsweringLink:
 
     def _connect(self, hello: Hello) -> None:
         """Runs in a thread of its own: a silent peer holds up nobody else."""
-        detail = None
+        detail: str | None = "its transport failed"  # what is true if the transport raises anything else
         try:
             self._transport.connect(hello, CONNECT_DEADLINE_S * self._scale)
+            detail = None
         except ConnectionError as error:
             detail = f"{self._me.group}/{self._me.rank} cannot write to {hello.group}/{hello.rank}: {error}"
-        self._connected.put((hello, detail))
-        self._wake()
+        finally:
+            self._connected.put((hello, detail))
+            self._wake()
 
     def _take_connected(self) -> Iterator[Event]:
         while True:

@@ -64,7 +64,7 @@ class PeerLink:
         self._side.on_members(members)
 
     def send(self, group: str, rank: RankId, message: Said) -> None:
-        """To an open peer; else the message is dropped and counted: whatever matters is resent by its session."""
+        """To an open peer; else the message is dropped and counted: its rooms have failed with the peer."""
         self._side.send(group, rank, message)
 
     def receive(self) -> Iterator[Event]:

@@ -4,9 +4,9 @@ import enum
 from dataclasses import dataclass, field
 
 from kvtransfer.coverage import Coverage
-from tandem.core.errors import IllegalTransition
 from tandem.core.ids import LayerId, RankId, Room, Tick
 from tandem.core.messages import Grant
+from tandem.core.tables import follow
 
 
 class SendState(enum.Enum):
@@ -57,10 +57,7 @@ class SendSession:
 
     def move(self, happened: SendInput) -> None:
         """Take one input. Raises IllegalTransition when the table has no such row."""
-        try:
-            self.state = SEND_NEXT[self.state, happened]
-        except KeyError:
-            raise IllegalTransition(f"sending {self.room}: {self.state.value} cannot take {happened.value}") from None
+        self.state = follow(SEND_NEXT, self.state, happened, f"sending {self.room}")
 
     @property
     def drained(self) -> bool:
@@ -101,7 +98,4 @@ class ReceiveSession:
 
     def move(self, happened: ReceiveInput) -> None:
         """Take one input. Raises IllegalTransition when the table has no such row."""
-        try:
-            self.state = RECEIVE_NEXT[self.state, happened]
-        except KeyError:
-            raise IllegalTransition(f"receiving {self.room}: {self.state.value} cannot take {happened.value}") from None
+        self.state = follow(RECEIVE_NEXT, self.state, happened, f"receiving {self.room}")

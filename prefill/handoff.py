@@ -3,9 +3,9 @@
 import enum
 from dataclasses import dataclass
 
-from tandem.core.errors import IllegalTransition
 from tandem.core.ids import PageId, Room
 from tandem.core.requests import Work
+from tandem.core.tables import follow
 
 
 class State(enum.Enum):
@@ -67,8 +67,5 @@ class Handoff:
 
     def move(self, happened: Input) -> State:
         """Take one input. Raises IllegalTransition when the table has no such row."""
-        try:
-            self.state = NEXT[self.state, happened]
-        except KeyError:
-            raise IllegalTransition(f"{self.room} is {self.state.value}: it cannot take {happened.value}") from None
+        self.state = follow(NEXT, self.state, happened, self.room)
         return self.state

@@ -1,15 +1,14 @@
 """One rank of a prefill group, as a process: `tandem prefill`."""
 
+from typing import NoReturn
+
 from tandem.core.commands import rank_name
-from tandem.core.config import RankOptions, RoleName
-from tandem.core.errors import ConfigError
+from tandem.core.config import RankOptions
 from tandem.runtime import stage
 from tandem.runtime.logs import configure
 
 
-def serve(options: RankOptions) -> int:
-    """Run the rank until a signal or the end of its group; returns the exit status. Raises ConfigError."""
-    if options.group.role is not RoleName.PREFILL:
-        raise ConfigError(f"group {options.group.name} is a {options.group.role.value} group: use `tandem decode`")
+def serve(options: RankOptions) -> NoReturn:
+    """Run the rank until a signal or the end of its group, and end the process with its status."""
     configure(rank_name(options.group, options.rank))
-    return stage.serve(options)
+    stage.serve(options)

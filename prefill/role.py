@@ -42,21 +42,12 @@ class PrefillRole:
         self._requests[work.room] = request
         if not work.peer:
             self._waiting[work.room] = request
-        return [Opened(work.room, work.peer, len(work.prompt))]
+        return [Opened(work.room, work.peer)]
 
     def _refusal(self, submit: Submit) -> Reason | None:
-        limits, work = self._limits, submit.work
-        if len(self._requests) >= limits.max_rooms:
+        if len(self._requests) >= self._limits.max_rooms:
             return Reason.QUEUE_FULL
-        kept = len(work.prompt)
-        fits = not too_large(
-            work,
-            context=limits.context,
-            tokens_kept=kept,
-            num_pages=limits.num_pages,
-            page_size=limits.page_size,
-        )
-        return None if fits else Reason.TOO_LARGE
+        return Reason.TOO_LARGE if too_large(submit.work, self._limits, len(submit.work.prompt)) else None
 
     def on_first_token(self, first: FirstToken) -> list[Note]:
         """Only decode groups are sent first tokens."""
@@ -160,9 +151,8 @@ class PrefillRole:
             self._running[request.room] = request
         return []
 
-    def plan(self, slot: Slot, flights: Flights) -> list[Row]:
+    def plan(self, slot: Slot) -> list[Row]:
         """Chunks in the order of admission, within the tick's budget; one prompt gets at most one chunk."""
-        del flights
         budget = self._limits.max_prefill_tokens if slot != NO_SLOT else 0
         rows = []
         for request in list(self._running.values()):

@@ -150,10 +150,10 @@ class KVSender:
         ):
             return []
         grant = session.grants[session.route[layer]]
-        offset = chunk.first_page - grant.first_page
-        blocks = tuple(
-            (page, grant.pages[offset + index]) for index, page in enumerate(chunk.pages) if offset + index >= 0
-        )
+        theirs = grant.pages[chunk.first_page : chunk.first_page + len(chunk.pages)]
+        if len(theirs) < len(chunk.pages):
+            return self._fail(session)  # the peer has granted less than the prompt needs
+        blocks = tuple(zip(chunk.pages, theirs, strict=True))
         self._tickets += 1
         session.posted += 1
         commit = Commit(chunk.room, layer, chunk.first, chunk.last)

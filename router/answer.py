@@ -49,9 +49,8 @@ class Answer(Response):
             finally:
                 exchange.abandon()
                 gone.cancel()
-                told = exchange.end.error.code if isinstance(exchange.end, Failed) else exchange.end
                 counts = (len(ask.prompt), exchange.count)
-                log.info("request %016x on %s and %s: %d + %d tokens, %s", rid, *pair.names, *counts, told)
+                log.info("request %016x on %s and %s: %d + %d tokens, %s", rid, *pair.names, *counts, outcome(exchange))
 
     async def _whole(self, exchange: Exchange, form: Format, scope: Scope, send: Send) -> None:
         await exchange.ended()
@@ -134,3 +133,14 @@ async def read_body(scope: Scope, receive: Receive, bytes_max: int, timeout_s: f
 
 def _too_big(bytes_max: int) -> ApiError:
     return ApiError(413, "request_too_large", f"the body is larger than {bytes_max} bytes")
+
+
+def outcome(exchange: Exchange) -> str:
+    """How a request ended, in one word for the log."""
+    match exchange.end:
+        case None:
+            return "client_gone"
+        case Failed(error=error):
+            return error.code
+        case Finished(reason=reason):
+            return reason

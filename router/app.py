@@ -8,7 +8,6 @@ import socket
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -27,7 +26,7 @@ from tandem.core.members import Member
 from tandem.engine.model import read_shape
 from tandem.engine.tokens import load_tokenizer
 from tandem.runtime.leash import leash
-from tandem.runtime.links import Sockets
+from tandem.runtime.links import Sockets, read_secret
 from tandem.runtime.registry import Registry
 
 POLL_S, POLL_UNREADY_S = 1.0, 0.1
@@ -62,21 +61,17 @@ def real_parts(options: RouterOptions) -> Parts:
     return Parts(model, registry.members, connector)
 
 
-def read_secret(path: str) -> bytes:
-    """The cluster secret; empty without a file. Raises ConfigError."""
-    try:
-        return Path(path).read_bytes() if path else b""
-    except OSError as error:
-        raise ConfigError(f"cannot read the cluster secret {path}: {error.strerror}") from None
-
-
 class Router:
     """A router in this process. `serve` blocks; `group_lost` and `stop` may be called from any thread, at any time."""
 
     def __init__(self, options: RouterOptions, parts: Parts, rules: Rules | None = None) -> None:
         self._options = options
         self._parts = parts
-        self._rules = rules or Rules(options.max_concurrent_requests, options.request_timeout_s)
+        self.rules = rules or Rules(
+            max_concurrent_requests=options.max_concurrent_requests,
+            request_timeout_s=options.request_timeout_s,
+            timer_scale=options.timer_scale,
+        )
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._early: list[Callable[[], None]] = []
@@ -94,7 +89,7 @@ class Router:
         options = self._options
         with (
             bound(options.host, options.port) as data,
-            bound(options.admin_host, options.admin_port) as admin,
+            bound(options.admin_host, options.admin_port, "admin-") as admin,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(self._serve(data, admin, on_ready))
@@ -127,7 +122,7 @@ class Router:
         self._stop = asyncio.Event()
         context = zmq.asyncio.Context()
         connect = self._parts.connector(context)
-        self.service = Service(self._rules, self._parts.model, connect, self._crashed)
+        self.service = Service(self.rules, self._parts.model, connect, self._crashed)
         urls = (url_of(data), url_of(admin))
         servers = [
             _Server(build_app(self.service, self._running), data, lifespan="on"),
@@ -246,15 +241,14 @@ def serve(options: RouterOptions, on_ready: Callable[[str, str], None]) -> int:
 
 
 @contextlib.contextmanager
-def bound(host: str, port: int) -> Iterator[socket.socket]:
-    """A bound TCP socket. Raises ConfigError that says what to change."""
+def bound(host: str, port: int, flag: str = "") -> Iterator[socket.socket]:
+    """A bound TCP socket. Raises ConfigError that names the flags to change; theirs begin with `flag`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {host}:{port}: {error.strerror}; choose another --host or --port"
-        ) from None
+        text = f"cannot listen on {host}:{port}: {error.strerror}; choose another --{flag}host or --{flag}port"
+        raise ConfigError(text) from None
     with listener:
         yield listener
 

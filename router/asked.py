@@ -4,6 +4,8 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from router.errors import ApiError
 from router.ports import Model
 from router.schema import Body
@@ -81,7 +83,7 @@ def work_of(ask: Asked, room: Room, prefill: Limits, decode: Limits) -> Work:
     if max_tokens > 1:
         sides.append((decode, work.last_position))
     for limits, tokens in sides:
-        if too_large(work, context=context, tokens_kept=tokens, num_pages=limits.num_pages, page_size=limits.page_size):
+        if too_large(work, msgspec.structs.replace(limits, context=context), tokens):
             raise _too_large(ask, work, context, limits, tokens)
     return work
 

@@ -55,6 +55,7 @@ def _role(message: Message) -> str:
 
 def _text(message: Message) -> str:
     """Parts are paragraphs of one message."""
+    assert message.content is not None, "a body without it is refused"
     if isinstance(message.content, str):
         return message.content
     return "\n".join(part.text for part in message.content)

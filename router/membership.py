@@ -5,14 +5,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from tandem.core.config import Group, RoleName
-from tandem.core.ids import RankId
+from tandem.core.ids import LEADER, RankId
 from tandem.core.members import Member
-from tandem.core.messages import Load
+from tandem.core.messages import SILENT_S, WATCH_S, Load
 
-SILENCE_S = 5.0
-"""A group that sends no Load for this long is lost; it sends one each second."""
-
-NAP_S = 2.0
+NAP_S = 2 * WATCH_S
 """A router that did not look at its clock for this long was asleep itself and accuses nobody of silence."""
 
 
@@ -69,19 +66,21 @@ class Watched:
 
     @property
     def head(self) -> Member | None:
-        return self.ranks.get(RankId(0))
+        return self.ranks.get(LEADER)
 
     @property
     def trusted(self) -> bool:
         """Open requests may be on it."""
-        return self.identity is not None and not self.silent and self.lost is None
+        return self.heard is not None and not self.silent and self.lost is None
 
 
 class Membership:
     """Pure: time is an argument, and what has to be done about a change is returned."""
 
-    def __init__(self, model: str) -> None:
+    def __init__(self, model: str, timer_scale: float = 1.0) -> None:
         self._model = model
+        self._silent_s = SILENT_S * timer_scale
+        self._nap_s = NAP_S * timer_scale
         self._groups: dict[str, Watched] = {}
         self._looked: float | None = None
 
@@ -97,7 +96,7 @@ class Membership:
         changes = self.on_time(now)
         for name, watched in list(self._groups.items()):
             changes += self._follow(watched)
-            if not watched.ranks and (watched.heard is None or not watched.trusted):
+            if not watched.ranks and not watched.trusted:
                 del self._groups[name]
                 changes.append(Drop(name))
         return changes
@@ -110,14 +109,14 @@ class Membership:
         for name, watched in self._groups.items():
             if watched.heard is None or not watched.trusted:
                 continue
-            if nap > NAP_S:
+            if nap > self._nap_s:
                 watched.heard = min(now, watched.heard + nap)
-            if now - watched.heard > SILENCE_S:
+            if now - watched.heard > self._silent_s:
                 watched.silent = True
-                changes.append(Lost(name, f"no sign of life for {SILENCE_S:g} s"))
+                changes.append(Lost(name, f"no sign of life for {self._silent_s:g} s"))
         return changes
 
-    def on_load(self, group: str, now: float, load: Load | None = None) -> None:
+    def on_load(self, group: str, now: float, load: Load) -> None:
         """A group's sign of life."""
         watched = self._groups.get(group)
         if watched is not None and watched.identity is not None:
@@ -176,7 +175,7 @@ class Membership:
         identity = (head.incarnation, int(head.epoch), head.intake)
         if identity == watched.identity:
             return []
-        name, was_trusted = watched.group.name, watched.trusted and watched.heard is not None
-        watched.identity, watched.heard, watched.silent, watched.lost = identity, None, False, None
+        name, was_trusted = watched.group.name, watched.trusted
+        watched.identity, watched.heard, watched.load, watched.silent, watched.lost = identity, None, None, False, None
         changes: list[Change] = [Lost(name, f"it started over as epoch {head.epoch}")] if was_trusted else []
         return [*changes, Connect(name, head.intake)]

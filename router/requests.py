@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+import msgspec
+
 from router.errors import ApiError, client_gone, deadline_passed, group_lost, slow_reader
 from router.placement import Pair
 from router.stream import Failed, Finished, Stream
@@ -32,28 +34,36 @@ class _Clock(Protocol):
 
 
 class Exchange:
-    """One open request, as its HTTP handler sees it: text in pieces, then an end."""
+    """One open request: the book delivers text and then finishes it, its HTTP handler takes both or abandons it."""
 
-    def __init__(self, room: Room, groups: dict[RoleName, str], stream: Stream, unread_chars_max: int | None) -> None:
+    def __init__(
+        self,
+        room: Room,
+        groups: dict[RoleName, str],
+        stream: Stream,
+        unread_chars_max: int | None,
+        on_abandoned: Callable[["Exchange"], None],
+    ) -> None:
         self.room = room
         self.groups = groups
-        self._stream = stream
+        self.stream = stream
+        self.timers: list[asyncio.TimerHandle] = []
+        """Cancelled when it is finished."""
         self._pieces: list[str] = []
         self._unread_chars = 0
         self._unread_chars_max = unread_chars_max
         self._news = asyncio.Event()
-        self._timers: list[asyncio.TimerHandle] = []
-        self._abandon: Callable[[], None] = lambda: None
+        self._on_abandoned = on_abandoned
 
     @property
     def end(self) -> Finished | Failed | None:
         """How it ended. Text may still be there to take."""
-        return self._stream.end
+        return self.stream.end
 
     @property
     def count(self) -> int:
         """Tokens generated so far."""
-        return self._stream.count
+        return self.stream.count
 
     def take(self) -> list[str]:
         """The text that came since the last call, a piece for each token where the client keeps up."""
@@ -79,9 +89,9 @@ class Exchange:
 
     def abandon(self) -> None:
         """Nobody will read the rest. Does nothing after the end."""
-        self._abandon()
+        self._on_abandoned(self)
 
-    def _add(self, text: str) -> bool:
+    def deliver(self, text: str) -> bool:
         """False when the client has not read more than it may leave unread."""
         if not text:
             return True
@@ -93,14 +103,23 @@ class Exchange:
         self._news.set()
         return self._unread_chars_max is None or self._unread_chars <= self._unread_chars_max
 
+    def finish(self) -> None:
+        """The end is set: no timer is needed any more, and whoever waits wakes."""
+        for timer in self.timers:
+            timer.cancel()
+        self._news.set()
+
 
 class Requests:
     """Opens, feeds and ends exchanges. `send(group, message)` is False when the message cannot leave."""
 
-    def __init__(self, send: Callable[[str, ToGroup], bool], clock: _Clock, timeout_s: float) -> None:
+    def __init__(
+        self, send: Callable[[str, ToGroup], bool], clock: _Clock, timeout_s: float, timer_scale: float = 1.0
+    ) -> None:
         self._send = send
         self._clock = clock
         self._timeout_s = timeout_s
+        self._peer_wait_s = PEER_WAIT_S * timer_scale
         self._open: dict[RequestId, Exchange] = {}
 
     def __len__(self) -> int:
@@ -109,17 +128,16 @@ class Requests:
     def open(self, work: Work, pair: Pair, stream: Stream, *, deadline: float, streaming: bool) -> Exchange:
         """Send the work to both groups of the pair, or to prefill alone when one token is all that is wanted."""
         groups = groups_of(work, pair)
-        exchange = Exchange(work.room, groups, stream, UNREAD_CHARS if streaming else None)
-        exchange._abandon = lambda: self._fail(exchange, client_gone(), Reason.CLIENT_GONE)
+        exchange = Exchange(work.room, groups, stream, UNREAD_CHARS if streaming else None, self._on_abandoned)
         self._open[work.room.rid] = exchange
         remaining_ms = max(1, int((deadline - self._clock.time()) * 1000))
-        exchange._timers.append(self._clock.call_at(deadline, lambda: self._on_deadline(exchange)))
+        exchange.timers.append(self._clock.call_at(deadline, lambda: self._on_deadline(exchange)))
         # Decode first: it is to know the room by the time prefill has something to hand over.
         for role in (RoleName.DECODE, RoleName.PREFILL):
             if role not in groups:
                 continue
             peer = next((name for other, name in groups.items() if other is not role), None)
-            submit = Submit(_with_peer(work, peer), remaining_ms)
+            submit = Submit(msgspec.structs.replace(work, peer=peer), remaining_ms)
             if not self._send(groups[role], submit):
                 self._fail(exchange, group_lost(role, groups[role], "its queue is full"), Reason.GROUP_LOST)
                 break
@@ -140,7 +158,7 @@ class Requests:
         """Every request that needs this group ends now, with the cause in its error."""
         for exchange in list(self._open.values()):
             for role, name in exchange.groups.items():
-                needed = role is RoleName.DECODE or not exchange._stream.handed_over
+                needed = role is RoleName.DECODE or not exchange.stream.handed_over
                 if name == group and needed:
                     self._fail(exchange, group_lost(role, name, cause), Reason.GROUP_LOST)
 
@@ -150,7 +168,7 @@ class Requests:
             self._fail(exchange, error, Reason.CLIENT_GONE)
 
     def _on_token(self, exchange: Exchange, role: RoleName, token: Token) -> None:
-        read = exchange._add(exchange._stream.on_token(role, token))
+        read = exchange.deliver(exchange.stream.on_token(role, token))
         end = exchange.end
         if isinstance(end, Finished):
             self._close(exchange, Reason.STOP_STRING if end.by_stop_string else None)
@@ -160,36 +178,37 @@ class Requests:
             self._fail(exchange, slow_reader(), Reason.CLIENT_GONE)
 
     def _on_done(self, exchange: Exchange, role: RoleName, done: Done) -> None:
-        stream = exchange._stream
+        stream = exchange.stream
         stream.on_done(role, done)
         if stream.end is not None:
             self._close(exchange, Reason.PEER_ENDED)
         elif stream.awaits_reason:
-            at = self._clock.time() + PEER_WAIT_S
-            exchange._timers.append(self._clock.call_at(at, lambda: self._on_no_reason(exchange)))
+            at = self._clock.time() + self._peer_wait_s
+            exchange.timers.append(self._clock.call_at(at, lambda: self._on_no_reason(exchange)))
 
     def _on_no_reason(self, exchange: Exchange) -> None:
-        exchange._stream.no_reason_came()
+        exchange.stream.no_reason_came()
         self._close(exchange, Reason.PEER_ENDED)
+
+    def _on_abandoned(self, exchange: Exchange) -> None:
+        self._fail(exchange, client_gone(), Reason.CLIENT_GONE)
 
     def _on_deadline(self, exchange: Exchange) -> None:
         self._fail(exchange, deadline_passed(self._timeout_s), Reason.DEADLINE)
 
     def _fail(self, exchange: Exchange, error: ApiError, reason: Reason) -> None:
         if exchange.end is None:
-            exchange._stream.fail(error)
+            exchange.stream.fail(error)
             self._close(exchange, reason)
 
     def _close(self, exchange: Exchange, cancel: Reason | None) -> None:
         """Strike it from the book. A group that has ended the room already ignores the Cancel."""
         if self._open.pop(exchange.room.rid, None) is None:
             return
-        for timer in exchange._timers:
-            timer.cancel()
         if cancel is not None:
             for name in exchange.groups.values():
                 self._send(name, Cancel(exchange.room, cancel))
-        exchange._news.set()
+        exchange.finish()
 
 
 def groups_of(work: Work, pair: Pair) -> dict[RoleName, str]:
@@ -198,7 +217,3 @@ def groups_of(work: Work, pair: Pair) -> dict[RoleName, str]:
     if work.max_tokens == 1:
         return {RoleName.PREFILL: prefill}
     return {RoleName.PREFILL: prefill, RoleName.DECODE: decode}
-
-
-def _with_peer(work: Work, peer: str | None) -> Work:
-    return Work(work.room, work.prompt, work.max_tokens, work.stop_ids, work.sampling, peer)

@@ -75,6 +75,7 @@ def _health(app: FastAPI, service: Service) -> None:
     async def livez() -> dict[str, str]:
         return {"status": "alive"}
 
+    @app.get("/health", include_in_schema=False, response_model=None)  # what other servers of this kind call it
     @app.get("/readyz", response_model=None)
     async def readyz() -> Response | dict[str, str]:
         if service.draining:

@@ -41,9 +41,15 @@ class TextPart(msgspec.Struct):
     text: str
 
 
-class Message(msgspec.Struct):
+class Message(msgspec.Struct, kw_only=True):
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: str | list[TextPart] | None = None  # required; absent where the message is refused for another field
+    name: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    function_call: Any = None
+    audio: Any = None
+    refusal: Any = None
 
 
 class ChatBody(Body, kw_only=True):
@@ -64,26 +70,58 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
     "best_of": (1,),
     "echo": (False,),
     "suffix": ("",),
-    "presence_penalty": (0,),
-    "frequency_penalty": (0,),
-    "repetition_penalty": (1,),
+    "presence_penalty": (0, 0.0),
+    "frequency_penalty": (0, 0.0),
+    "repetition_penalty": (1, 1.0),
+    "length_penalty": (1, 1.0),
     "logit_bias": ({},),
-    "logprobs": (False,),
+    "logprobs": (False,),  # legacy completions: 0 asks for the logprob of each token
     "top_logprobs": (0,),
+    "prompt_logprobs": (),
     "top_k": (0, -1),
-    "min_p": (0,),
+    "min_p": (0, 0.0),
     "min_tokens": (0,),
+    "use_beam_search": (False,),
+    "bad_words": ([],),
     "stop_token_ids": ([],),
+    "include_stop_str_in_output": (False,),
+    "skip_special_tokens": (True,),
     "response_format": ({"type": "text"},),
+    "structured_outputs": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_choice": (),
+    "guided_grammar": (),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
     "modalities": (["text"],),
     "audio": (),
     "web_search_options": (),
+    "add_generation_prompt": (True,),
+    "continue_final_message": (False,),
+    "chat_template": (),
+    "chat_template_kwargs": ({},),
+    "documents": ([],),
+    "truncate_prompt_tokens": (),
 }
-"""Known fields that would change the result and cannot yet, with values that mean no change; null always does."""
+"""Known fields that would change the result and cannot yet, with values that mean no change; null always does.
+
+OpenAI's own, and those that vLLM adds. Values are equal only if their types are: 0 is not False.
+"""
+
+NEUTRAL_IN_MESSAGES: dict[str, tuple[Any, ...]] = {
+    "name": (),
+    "tool_calls": ([],),
+    "tool_call_id": (),
+    "function_call": (),
+    "audio": (),
+    "refusal": (),
+}
+"""The same for the fields of a message."""
 
 T = TypeVar("T", bound=Body)
 
@@ -104,11 +142,15 @@ def decode(payload: bytes, kind: type[T]) -> T:
     except RecursionError:
         raise _too_deep() from None
     _check_nesting(payload)
-    for name in NEUTRAL.keys() & fields.keys():
-        _check_neutral(name, msgspec.json.decode(fields[name]))
+    for name in fields:
+        if name in NEUTRAL:
+            _check_neutral(name, msgspec.json.decode(fields[name]), NEUTRAL[name])
+    if isinstance(body, ChatBody):
+        for index, message in enumerate(body.messages):
+            _check_message(message, f"messages[{index}]")
     if body.stream_options is not None and not body.stream:
-        message = "stream_options is only allowed when stream is true"
-        raise ApiError(400, "invalid_value", message, "stream_options")
+        text = "stream_options is only allowed when stream is true"
+        raise ApiError(400, "invalid_value", text, "stream_options")
     return body
 
 
@@ -117,9 +159,16 @@ def components(*kinds: type[Body]) -> dict[str, Any]:
     return msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")[1]
 
 
-def _check_neutral(name: str, value: Any) -> None:
-    if value is not None and value not in NEUTRAL[name]:
-        raise ApiError(400, "unsupported_parameter", f"{name} is not supported yet with this value", name)
+def _check_message(message: Message, path: str) -> None:
+    for name, neutral in NEUTRAL_IN_MESSAGES.items():
+        _check_neutral(f"{path}.{name}", getattr(message, name), neutral)
+    if message.content is None:
+        raise _missing(f"{path}.content")
+
+
+def _check_neutral(param: str, value: Any, neutral: tuple[Any, ...]) -> None:
+    if value is not None and (type(value), value) not in [(type(same), same) for same in neutral]:
+        raise ApiError(400, "unsupported_parameter", f"{param} is not supported yet with this value", param)
 
 
 def _check_nesting(payload: bytes) -> None:
@@ -146,7 +195,10 @@ def _invalid(fault: str) -> ApiError:
     match = _FAULT.fullmatch(fault)
     what, path = (match["what"], match["path"]) if match else (fault, None)
     if missing := _MISSING.fullmatch(what):
-        param = f"{path}.{missing['field']}" if path else missing["field"]
-        return ApiError(400, "missing_required_parameter", f"{param} is required", param)
+        return _missing(f"{path}.{missing['field']}" if path else missing["field"])
     code = "invalid_type" if ", got `" in what else "invalid_value"
     return ApiError(400, code, f"{path or 'the body'}: {what[:1].lower()}{what[1:]}", path or None)
+
+
+def _missing(param: str) -> ApiError:
+    return ApiError(400, "missing_required_parameter", f"{param} is required", param)

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import assert_never
 
 import zmq.asyncio
 
@@ -18,18 +19,20 @@ from router.ports import Model
 from router.requests import Exchange, Requests, groups_of
 from router.stream import Stream
 from router.upstream import Upstream
+from tandem.core.config import MAX_REQUESTS, REQUEST_TIMEOUT_S
 from tandem.core.errors import ConfigError
 from tandem.core.ids import RequestId, Room
 from tandem.core.members import Member
-from tandem.core.messages import Load, ToRouter
+from tandem.core.messages import SILENT_S, WATCH_S, Load, ToRouter
 
 INLINE_BYTES = 8 * 1024
 """A longer body is parsed and tokenised on a thread, so that it does not hold up everybody's tokens."""
 
-TICK_S, HURRY_S = 1.0, 0.1
-"""How often groups are watched; hurried while no pair is usable, so that the first request need not wait."""
-STALL_S = 4.0
-"""Groups give up the requests of a router that they have not heard for 5 s, and cannot tell it so."""
+HURRY_S = 0.1
+"""How often groups are watched while no pair is usable, so that the first request need not wait; else WATCH_S."""
+STALL_S = SILENT_S - WATCH_S
+"""Groups give up the requests of a router that is silent for SILENT_S, and cannot tell it so; its last Watch may have
+left WATCH_S before it stalled."""
 
 log = logging.getLogger("tandem.router")
 
@@ -38,8 +41,9 @@ log = logging.getLogger("tandem.router")
 class Rules:
     """What the operator may set, and what tests shorten."""
 
-    max_concurrent_requests: int = 1024
-    request_timeout_s: float = 600.0
+    max_concurrent_requests: int = MAX_REQUESTS
+    request_timeout_s: float = REQUEST_TIMEOUT_S
+    timer_scale: float = 1.0  # of the times after which the router or a group counts as failed, not of clients' times
     max_payload_bytes: int = 4 * 1024 * 1024
     body_timeout_s: float = 30.0
     ping_s: float = 5.0
@@ -58,7 +62,7 @@ class Service:
     ) -> None:
         self.rules = rules
         self.model = model
-        self.membership = Membership(model.name)
+        self.membership = Membership(model.name, rules.timer_scale)
         self.draining = False
         self._placement = RoundRobin()
         self._connect = connect
@@ -70,7 +74,8 @@ class Service:
         """Call once, on the loop."""
         self._loop = asyncio.get_running_loop()
         self.upstream = Upstream(self._connect, self._on_message, self._crashed)
-        self.requests = Requests(self.upstream.send, self._loop, self.rules.request_timeout_s)
+        rules = self.rules
+        self.requests = Requests(self.upstream.send, self._loop, rules.request_timeout_s, rules.timer_scale)
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
@@ -157,13 +162,13 @@ class Service:
         looked = self._loop.time()
         while True:
             now = self._loop.time()
-            if now - looked > STALL_S:
+            if now - looked > STALL_S * self.rules.timer_scale:
                 log.error("the router was stopped for %.1f s", now - looked)
                 self.requests.fail_all(stalled(now - looked))
             looked = now
             self._apply(self.membership.on_time(now))
             self.upstream.watch()
-            await asyncio.sleep(TICK_S if self.ready() else HURRY_S)
+            await asyncio.sleep(WATCH_S if self.ready() else HURRY_S)
 
     def _apply(self, changes: list[Change]) -> None:
         for change in changes:
@@ -175,6 +180,8 @@ class Service:
                     self.requests.on_lost(group, cause)
                 case Drop(group):
                     self.upstream.drop(group)
+                case _:
+                    assert_never(change)
 
     def _connect_to(self, group: str, address: str) -> None:
         log.info("connecting to group %s at %s", group, address)

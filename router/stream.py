@@ -42,15 +42,11 @@ class Stream:
         self._detokenizer = detokenizer
         self._stops = Stops(stops)
         self._blames_peer: RoleName | None = None
-        self._handed_over = False
+        self.handed_over = False
+        """Decode has generated a token of its own, so it has all of the prompt's KV: prefill is needed no more."""
         self.count = 0
         """Tokens delivered, an end-of-sequence token included: the client's `completion_tokens`."""
         self.end: Finished | Failed | None = None
-
-    @property
-    def handed_over(self) -> bool:
-        """Decode has generated a token of its own, so it has all of the prompt's KV: prefill is needed no more."""
-        return self._handed_over
 
     @property
     def awaits_reason(self) -> bool:
@@ -67,7 +63,7 @@ class Stream:
         if not 0 <= token.token < self._vocab:
             self._violated(role, f"sent token id {token.token}, of a vocabulary of {self._vocab}")
             return ""
-        self._handed_over |= role is RoleName.DECODE and token.index > 0
+        self.handed_over |= role is RoleName.DECODE and token.index > 0
         self.count += 1
         reason = ending(self._work, self.count, token.token)
         text = "" if reason is Reason.STOP else self._detokenizer.push(token.token)

@@ -4,11 +4,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-import msgspec
 import zmq
 import zmq.asyncio
 
 from tandem.core.messages import ToGroup, ToRouter, Watch
+from tandem.runtime.links import Decoder, Malformed, encode
 
 MESSAGE_BYTES = 64 * 1024
 """What a group has to say is far smaller; a bigger frame is dropped before it is decoded."""
@@ -36,8 +36,7 @@ class Upstream:
         self._deliver = deliver
         self._crashed = crashed
         self._links: dict[str, tuple[zmq.asyncio.Socket, asyncio.Task[None]]] = {}
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(ToRouter).decode
+        self._decode: Decoder[ToRouter] = Decoder(ToRouter)
 
     def connect(self, group: str, address: str) -> None:
         """Talk to this address from now on, and to no older one."""
@@ -53,7 +52,7 @@ class Upstream:
         link = self._links.get(group)
         if link is None:
             return False
-        sent = asyncio.ensure_future(link[0].send(self._encode(message), zmq.NOBLOCK))
+        sent = asyncio.ensure_future(link[0].send(encode(message), zmq.NOBLOCK))
         return sent.done() and sent.exception() is None
 
     def watch(self) -> None:
@@ -84,7 +83,7 @@ class Upstream:
                     continue
                 try:
                     message = self._decode(frames[0])
-                except msgspec.DecodeError as error:
+                except Malformed as error:
                     log.warning("group %s sent what is no message: %s", group, error)
                     continue
                 self._deliver(group, message)

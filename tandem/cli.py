@@ -11,8 +11,11 @@ from typing import Annotated, Any, Literal
 import typer
 from typer import Argument, Option
 
+from tandem.core.commands import REGISTRY_URL
 from tandem.core.config import (
+    MAX_REQUESTS,
     MAX_ROOMS,
+    REQUEST_TIMEOUT_S,
     Group,
     Limits,
     RankOptions,
@@ -49,7 +52,9 @@ Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
 TimerScale = Annotated[float, Option(min=0.01, help="Multiplies the times after which somebody counts as failed.")]
 DumpDir = Annotated[str, Option(help="Where flight records go. (Default: below the user's state directory.)")]
 Cluster = Annotated[str, Option(help="Name of the cluster in the registry.")]
-RegistryUrl = Annotated[str, Option(help="redis://, rediss:// or unix:// URL.")]
+RegistryUrl = Annotated[
+    str, Option(envvar=REGISTRY_URL, help="redis://, rediss:// or unix:// URL. A password belongs in the environment.")
+]
 SecretFile = Annotated[str, Option(help="File with the secret that all processes of the cluster share.")]
 Supervised = Annotated[bool, Option("--supervised", help="End when standard input closes.")]
 Groups = Annotated[int, Option(min=1, max=MAX_GROUPS, help="Groups of this role.")]
@@ -76,7 +81,9 @@ def up(
     host: Annotated[str, Option(help="Address to serve on.")] = "127.0.0.1",
     port: Port = 8000,
     admin_port: Port = 0,
-    registry_url: Annotated[str, Option(help="An external registry. (Default: an embedded one.)")] = "",
+    registry_url: Annotated[
+        str, Option(envvar=REGISTRY_URL, help="An external registry. (Default: an embedded one.)")
+    ] = "",
     timer_scale: TimerScale = 1.0,
     dump_dir: DumpDir = "",
     threads: Threads = None,
@@ -132,8 +139,7 @@ def rank_command(
     max_rooms: Annotated[int, Option(min=1, help="Requests that a group holds at once.")] = MAX_ROOMS,
     http_host: Annotated[str, Option(help="Address of /livez, /readyz and /state.")] = "127.0.0.1",
     http_port: Port = 0,
-    transport: Annotated[Literal["mooncake"], Option(help="What moves the KV cache.")] = "mooncake",
-    transport_protocol: Annotated[Literal["tcp", "rdma"], Option(help="How it moves it.")] = "tcp",
+    transport_protocol: Annotated[Literal["tcp", "rdma"], Option(help="How Mooncake moves the KV cache.")] = "tcp",
     transport_device: Annotated[str, Option(help="RDMA device, such as mlx5_0. (Default: found by itself.)")] = "",
     dump_dir: DumpDir = "",
     timer_scale: TimerScale = 1.0,
@@ -168,14 +174,13 @@ def rank_options(role: RoleName, flags: Mapping[str, Any]) -> RankOptions:
         served_model_name=flags["served_model_name"] or served_name(model),
         limits=check_limits(limits),
         registry_url=flags["registry_url"],
-        run_dir=flags["run_dir"],
+        run_dir=os.path.abspath(flags["run_dir"]),
         bind=flags["bind"],
         dtype=flags["dtype"],
         threads=flags["threads"] or 1,
         secret_file=flags["cluster_secret_file"],
         http_host=flags["http_host"],
         http_port=flags["http_port"],
-        transport=flags["transport"],
         transport_protocol=flags["transport_protocol"],
         transport_device=flags["transport_device"],
         dump_dir=flags["dump_dir"],
@@ -214,8 +219,9 @@ def router(
     port: Port = 8000,
     admin_host: Annotated[str, Option(help="Address of the admin port.")] = "127.0.0.1",
     admin_port: Port = 0,
-    request_timeout: Annotated[float, Option(min=0.1, help="Seconds for one request.")] = 600.0,
-    max_concurrent_requests: Annotated[int, Option(min=1, help="One more is answered with 429.")] = 1024,
+    request_timeout: Annotated[float, Option(min=0.1, help="Seconds for one request.")] = REQUEST_TIMEOUT_S,
+    max_concurrent_requests: Annotated[int, Option(min=1, help="One more is answered with 429.")] = MAX_REQUESTS,
+    timer_scale: TimerScale = 1.0,
     supervised: Supervised = False,
 ) -> int:
     """Run a router: the OpenAI API in front of the groups."""
@@ -233,6 +239,7 @@ def router(
         request_timeout_s=request_timeout,
         max_concurrent_requests=max_concurrent_requests,
         supervised=supervised,
+        timer_scale=timer_scale,
     )
     return serve_router(options)
 
@@ -258,10 +265,10 @@ def generate(
     threads: Annotated[int | None, Option(min=1, help="(Default: the cores.)")] = None,
 ) -> int:
     """Run the model in this one process, without a cluster."""
-    from tandem.generate import Asked
+    from tandem.generate import GenerateOptions
     from tandem.generate import generate as run
 
-    asked = Asked(
+    options = GenerateOptions(
         prompt=prompt,
         model=model or bundled_model(),
         max_tokens=max_tokens,
@@ -270,7 +277,7 @@ def generate(
         dtype=dtype,
         threads=threads or len(os.sched_getaffinity(0)),
     )
-    return run(asked)
+    return run(options)
 
 
 @app.command()

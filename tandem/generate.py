@@ -9,6 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
+from tandem.core.config import Limits
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId, RequestId, Room
 from tandem.core.requests import Sampling, Work, pages_for
@@ -17,10 +18,10 @@ from tandem.engine.load import build_engine
 from tandem.engine.model import read_shape
 from tandem.engine.tokens import Tokenizer, load_tokenizer
 
-PAGE_SIZE = 16
+PAGE_SIZE = Limits().page_size
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The flags of `tandem generate`."""
 
     prompt: str
@@ -32,25 +33,25 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
 
 
-def generate(asked: Asked) -> int:
+def generate(options: GenerateOptions) -> int:
     """Write the text to standard output as it comes, and figures to standard error. Raises ConfigError."""
-    shape = read_shape(asked.model)
-    tokenizer = load_tokenizer(asked.model, shape)
-    prompt = encode(tokenizer, asked)
-    if not prompt or len(prompt) + asked.max_tokens > shape.context:
+    shape = read_shape(options.model)
+    tokenizer = load_tokenizer(options.model, shape)
+    prompt = encode(tokenizer, options)
+    if not prompt or len(prompt) + options.max_tokens > shape.context:
         raise ConfigError(
-            f"the prompt has {len(prompt)} tokens and --max-tokens is {asked.max_tokens}: "
+            f"the prompt has {len(prompt)} tokens and --max-tokens is {options.max_tokens}: "
             f"give at least 1 token, and at most {shape.context} in all"
         )
-    work = Work(Room(RequestId(1), 1), tuple(prompt), asked.max_tokens, tokenizer.eos_ids, asked.sampling, None)
+    work = Work(Room(RequestId(1), 1), tuple(prompt), options.max_tokens, tokenizer.eos_ids, options.sampling, None)
     with loading() as progress:
         engine = build_engine(
-            asked.model,
+            shape,
             (LayerId(0), LayerId(shape.layers)),
             page_size=PAGE_SIZE,
             num_pages=pages_for(work.last_position, PAGE_SIZE),
-            dtype=asked.dtype,
-            threads=asked.threads,
+            dtype=options.dtype,
+            threads=options.threads,
             progress=progress,
         )
     detokenizer = tokenizer.detokenizer()
@@ -64,11 +65,11 @@ def generate(asked: Asked) -> int:
     return 0
 
 
-def encode(tokenizer: Tokenizer, asked: Asked) -> list[int]:
+def encode(tokenizer: Tokenizer, options: GenerateOptions) -> list[int]:
     """The prompt's ids: as one turn of a chat, unless it is raw or the model has no chat."""
-    if asked.raw or not tokenizer.has_chat:
-        return tokenizer.encode_text(asked.prompt)
-    return tokenizer.encode_chat([{"role": "user", "content": asked.prompt}])
+    if options.raw or not tokenizer.has_chat:
+        return tokenizer.encode_text(options.prompt)
+    return tokenizer.encode_chat([{"role": "user", "content": options.prompt}])
 
 
 def figures(prompt: int, times_s: list[float]) -> str:

@@ -23,10 +23,10 @@ FLOORS = {
     "bench": 6,
     "k8s": 6,
     # 5 drivers: two worlds, siblings
-    "tandem.runtime.body": 5,
-    "tandem.runtime.doors": 5,
+    "tandem.runtime.resources": 5,
+    "tandem.runtime.endpoints": 5,
     "tandem.runtime.drive": 5,
-    "tandem.runtime.meeting": 5,
+    "tandem.runtime.rendezvous": 5,
     "tandem.runtime.stage": 5,
     "tandem.runtime.state": 5,
     "tandem.sim": 5,
@@ -49,6 +49,7 @@ FLOORS = {
     # 2 machine: pure
     "tandem.core.scheduler": 2,
     "tandem.core.rank": 2,
+    "tandem.core.head": 2,
     "prefill": 2,
     "decode": 2,
     "router.placement": 2,
@@ -80,6 +81,7 @@ NEVER_CALLS = ("eval", "exec")
 IMPURE_CALLS = ("hash", "id", "open", "print", "input")
 MAY_CATCH = {
     "tandem.engine.bpe.directory_codec": "tokenizers raises plain Exception",
+    "tandem.runtime.stage._serve": "the top of the process: it ends by os._exit, which would swallow the traceback",
     "tandem.runtime.compute._work": "the top of a thread: the tick loop must hear of whatever ended it",
     "consensus.store_link._guard": "the top of a thread: the tick loop must hear of whatever ended it",
 }

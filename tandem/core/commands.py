@@ -12,15 +12,17 @@ from tandem.core.ids import RankId
 
 Value = str | int | float | bool
 
+REGISTRY_URL = "TANDEM_REGISTRY_URL"
+"""The environment variable of the registry's URL: it may hold a password, and everyone can read command lines."""
 
-class Launch(msgspec.Struct, frozen=True, kw_only=True):
+
+class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What one start of a topology adds to it: the places, secrets and means of the machine it runs on."""
 
     served_model_name: str
     registry_url: str
     run_dir: str
     secret_file: str
-    bind: str = ""
     threads: int = 1
     dump_dir: str = ""
     timer_scale: float = 1.0
@@ -32,7 +34,7 @@ def rank_name(group: Group, rank: RankId) -> str:
     return f"{group.name}.{rank}"
 
 
-def topology_options(topology: Topology, launch: Launch) -> list[RankOptions]:
+def topology_options(topology: Topology, start: StartOptions) -> list[RankOptions]:
     """The options of every rank, in the order to start them."""
     return [
         RankOptions(
@@ -40,34 +42,34 @@ def topology_options(topology: Topology, launch: Launch) -> list[RankOptions]:
             group=group,
             rank=rank,
             model=topology.model,
-            served_model_name=launch.served_model_name,
+            served_model_name=start.served_model_name,
             limits=topology.limits,
-            registry_url=launch.registry_url,
-            run_dir=launch.run_dir,
-            bind=launch.bind,
+            registry_url=start.registry_url,
+            run_dir=start.run_dir,
             dtype=topology.dtype,
-            threads=launch.threads,
-            secret_file=launch.secret_file,
-            dump_dir=launch.dump_dir,
-            supervised=launch.supervised,
-            timer_scale=launch.timer_scale,
+            threads=start.threads,
+            secret_file=start.secret_file,
+            dump_dir=start.dump_dir,
+            supervised=start.supervised,
+            timer_scale=start.timer_scale,
         )
         for group, rank in topology.ranks()
     ]
 
 
-def router_options(topology: Topology, launch: Launch) -> RouterOptions:
+def router_options(topology: Topology, start: StartOptions) -> RouterOptions:
     """The options of the topology's router."""
     return RouterOptions(
         cluster=topology.cluster,
         model=topology.model,
-        served_model_name=launch.served_model_name,
-        registry_url=launch.registry_url,
+        served_model_name=start.served_model_name,
+        registry_url=start.registry_url,
         host=topology.host,
         port=topology.port,
         admin_port=topology.admin_port,
-        secret_file=launch.secret_file,
-        supervised=launch.supervised,
+        secret_file=start.secret_file,
+        supervised=start.supervised,
+        timer_scale=start.timer_scale,
     )
 
 
@@ -90,13 +92,11 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "max-prefill-tokens": limits.max_prefill_tokens,
         "pp-async-batch-depth": limits.async_depth,
         "max-rooms": limits.max_rooms,
-        "registry-url": options.registry_url,
         "cluster-secret-file": options.secret_file,
         "run-dir": options.run_dir,
         "bind": options.bind,
         "http-host": options.http_host,
         "http-port": options.http_port,
-        "transport": options.transport,
         "transport-protocol": options.transport_protocol,
         "transport-device": options.transport_device,
         "dump-dir": options.dump_dir,
@@ -112,7 +112,6 @@ def router_arguments(options: RouterOptions) -> list[str]:
         "cluster": options.cluster,
         "model": options.model,
         "served-model-name": options.served_model_name,
-        "registry-url": options.registry_url,
         "cluster-secret-file": options.secret_file,
         "host": options.host,
         "port": options.port,
@@ -120,9 +119,15 @@ def router_arguments(options: RouterOptions) -> list[str]:
         "admin-port": options.admin_port,
         "request-timeout": options.request_timeout_s,
         "max-concurrent-requests": options.max_concurrent_requests,
+        "timer-scale": options.timer_scale,
         "supervised": options.supervised,
     }
     return ["router", *_written(flags)]
+
+
+def environment(options: RankOptions | RouterOptions) -> dict[str, str]:
+    """What a process is told beside its command line."""
+    return {REGISTRY_URL: options.registry_url}
 
 
 def _written(flags: Mapping[str, Value]) -> list[str]:

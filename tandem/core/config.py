@@ -10,6 +10,10 @@ from tandem.core.ids import LayerId, RankId
 
 MAX_ROOMS = 1024
 """Requests that one group holds at once, in all states; one more is refused as `queue_full`."""
+MAX_REQUESTS = 1024
+"""Requests that one router answers at once; one more is refused as `too_many_requests`."""
+REQUEST_TIMEOUT_S = 600.0
+"""For one request, from its first byte to its last."""
 
 
 class RoleName(enum.Enum):
@@ -109,13 +113,12 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
     limits: Limits
     registry_url: str
     run_dir: str  # private directory for unix sockets and shared memory
-    bind: str  # host to bind, or empty: unix sockets in run_dir
+    bind: str = ""  # host to bind, or empty: unix sockets in run_dir
     dtype: str = "auto"
     threads: int = 1
     secret_file: str = ""
     http_host: str = "127.0.0.1"
     http_port: int = 0
-    transport: str = "mooncake"
     transport_protocol: Literal["tcp", "rdma"] = "tcp"
     transport_device: str = ""
     dump_dir: str = ""  # where flight records go; empty: below the user's state directory
@@ -135,6 +138,7 @@ class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
     admin_host: str = "127.0.0.1"
     admin_port: int = 0
     secret_file: str = ""
-    request_timeout_s: float = 600.0
-    max_concurrent_requests: int = 1024
+    request_timeout_s: float = REQUEST_TIMEOUT_S
+    max_concurrent_requests: int = MAX_REQUESTS
     supervised: bool = False
+    timer_scale: float = 1.0  # multiplies failure timers

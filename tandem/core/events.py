@@ -5,7 +5,7 @@ import enum
 import msgspec
 
 from tandem.core.ids import LayerId, RankId, Room, Tick
-from tandem.core.inputs import FirstToken, Submit
+from tandem.core.inputs import FirstToken, Submit, Tokens
 from tandem.core.messages import (
     BallotBack,
     Baton,
@@ -42,7 +42,7 @@ class Ran(_Event, frozen=True):
     """This rank's engine has finished a tick. `tokens` on the last rank: one tuple per sampled row, in plan order."""
 
     tick: Tick
-    tokens: tuple[tuple[Room, tuple[int, ...]], ...]
+    tokens: Tokens
 
 
 class Written(enum.Enum):

@@ -12,6 +12,8 @@ PageId = NewType("PageId", int)  # index into every rank's page pool
 LayerId = NewType("LayerId", int)  # index into the model's layers
 Epoch = NewType("Epoch", int)  # incarnation of a group
 
+LEADER = RankId(0)
+"""Builds the frames, talks to routers and to the other group's rank 0."""
 NO_SLOT = Slot(-1)
 """The frame names no slot: it only changes state, nothing runs."""
 

@@ -55,11 +55,15 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     kind: Kind
 
 
+Tokens = tuple[tuple[Room, tuple[int, ...]], ...]
+"""Sampled token ids, one tuple per row that samples, in the plan's row order."""
+
+
 class Harvest(msgspec.Struct, frozen=True, array_like=True):
-    """Tokens sampled by the tick `tick`, one tuple of token ids per sampled row, in the plan's row order."""
+    """What the tick `tick` sampled."""
 
     tick: Tick
-    tokens: tuple[tuple[Room, tuple[int, ...]], ...]
+    tokens: Tokens
 
 
 class Outcome(msgspec.Struct, frozen=True, array_like=True):

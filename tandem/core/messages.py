@@ -16,7 +16,7 @@ import enum
 import msgspec
 
 from tandem.core.ids import Epoch, LayerId, PageId, RankId, Room, Tick
-from tandem.core.inputs import FirstToken, Frame, Submit
+from tandem.core.inputs import FirstToken, Frame, Submit, Tokens
 from tandem.core.requests import Reason
 
 PROTOCOL = 1
@@ -35,6 +35,12 @@ class Cancel(_Message, frozen=True):
 
     room: Room
     reason: Reason
+
+
+WATCH_S = 1.0
+"""How often a router watches a group."""
+SILENT_S = 5.0
+"""After so long without a word, router and group give each other up; multiplied by the timer scale."""
 
 
 class Watch(_Message, frozen=True):
@@ -111,12 +117,11 @@ class Refused(_Message, frozen=True):
 
 
 class Grant(_Message, frozen=True):
-    """Where a decode rank wants the prompt's KV. `first_page` is the logical index in the prompt of `pages[0]`."""
+    """Where a decode rank wants the prompt's KV: page i of the prompt goes to `pages[i]`."""
 
     room: Room
     rank: RankId
     pages: tuple[PageId, ...]
-    first_page: int
 
 
 class Commit(_Message, frozen=True):
@@ -173,10 +178,11 @@ class Join(_Message, frozen=True):
 
 
 class Formed(_Message, frozen=True):
-    """All ranks have joined: the epoch, and the page count that every rank can hold."""
+    """All ranks have joined: the epoch, the page count that every rank can hold, and who they are, by rank."""
 
     epoch: Epoch
     num_pages: int
+    incarnations: tuple[int, ...]
 
 
 class Facts(_Message, frozen=True):
@@ -197,11 +203,10 @@ class Ack(_Message, frozen=True):
 
 
 class Heartbeat(_Message, frozen=True):
-    """I am alive at this tick."""
+    """I am alive; rank 0 answers in kind."""
 
     epoch: Epoch
     rank: RankId
-    tick: Tick
 
 
 # the ring
@@ -230,7 +235,7 @@ class Return(_Message, frozen=True):
     epoch: Epoch
     tick: Tick
     digest: int
-    tokens: tuple[tuple[Room, tuple[int, ...]], ...]
+    tokens: Tokens
 
 
 class BallotBack(_Message, frozen=True):
@@ -246,5 +251,5 @@ ToRouter = Token | Done | Load
 ToPrefill = Hello | Grant | Cancelled
 ToDecode = Hello | Refused | Commit | FirstToken | Quiet | Cancelled
 ToLeader = Join | Facts | Heartbeat
-FromLeader = Formed | Ack
+FromLeader = Formed | Ack | Heartbeat
 OnRing = Baton | Return | BallotBack

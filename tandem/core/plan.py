@@ -52,7 +52,6 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
 
     room: Room
     peer: str | None
-    prompt_tokens: int
 
 
 class Granted(msgspec.Struct, frozen=True, array_like=True, tag="granted"):
@@ -62,7 +61,6 @@ class Granted(msgspec.Struct, frozen=True, array_like=True, tag="granted"):
     peer: str
     prompt_tokens: int
     pages: tuple[PageId, ...]
-    first_page: int  # logical index in the prompt of pages[0]
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):

@@ -4,6 +4,7 @@ import enum
 
 import msgspec
 
+from tandem.core.config import Limits
 from tandem.core.ids import Room
 
 
@@ -58,10 +59,10 @@ def pages_for(tokens: int, page_size: int) -> int:
     return -(-tokens // page_size)
 
 
-def too_large(work: Work, *, context: int, tokens_kept: int, num_pages: int, page_size: int) -> bool:
+def too_large(work: Work, limits: Limits, tokens_kept: int) -> bool:
     """The one rule by which router, prefill and decode refuse a request that could never run.
 
     `tokens_kept` is what the asking side stores: the prompt on prefill, `last_position` on decode.
     """
-    over_context = len(work.prompt) + work.max_tokens > context
-    return not work.prompt or over_context or pages_for(tokens_kept, page_size) > num_pages
+    over_context = len(work.prompt) + work.max_tokens > limits.context
+    return not work.prompt or over_context or pages_for(tokens_kept, limits.page_size) > limits.num_pages

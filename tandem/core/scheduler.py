@@ -31,7 +31,7 @@ class Scheduler:
         notes = self._apply(frame)
         asks = tuple(self.role.admit(frame.now_ms))
         self.votes.open(Tick(frame.tick + 1), asks)
-        rows = self.role.plan(frame.slot, self.flights)
+        rows = self.role.plan(frame.slot)
         if rows:
             self.flights.launch(frame.tick, frame.slot, rows)
         self.role.pool.check()

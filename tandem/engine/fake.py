@@ -23,29 +23,21 @@ from numpy.typing import NDArray
 
 from tandem.core.ids import LayerId, PageId
 from tandem.core.plan import Plan, Row
-from tandem.core.requests import Sampling
+from tandem.core.requests import Sampling, pages_for
 from tandem.engine.memory import Pool
-from tandem.engine.model import FAKE_CONTEXT, FAKE_EOS, FAKE_HIDDEN_BYTES
+from tandem.engine.model import FAKE_CELL_BYTES, FAKE_CONTEXT, FAKE_EOS
+from tandem.engine.splitmix import GAMMA, MASK, MIX_1, MIX_2, mix
 from tandem.ports import Sampled
 
 U64 = NDArray[np.uint64]
 Ints = NDArray[np.int64]
 
 GREEDY = Sampling()
-MASK = (1 << 64) - 1
-SEED = 0x9E3779B97F4A7C15
+SEED = GAMMA
 EOS_EVERY = 64
 """One token in so many is the end of the sequence."""
 
-_M1, _M2 = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 _S30, _S27, _S31 = (np.uint64(shift) for shift in (30, 27, 31))
-
-
-def mix(x: int) -> int:
-    """The finalizer of splitmix64 (Steele, Lea, Flood 2014): a bijection of 64-bit numbers."""
-    x = ((x ^ (x >> 30)) * _M1) & MASK
-    x = ((x ^ (x >> 27)) * _M2) & MASK
-    return x ^ (x >> 31)
 
 
 def weight(stream: int, index: int) -> int:
@@ -66,12 +58,12 @@ class FakeEngine:
     A row must not read what another row of the same plan writes. `last` says whether this is the last stage.
     """
 
-    hidden_bytes = FAKE_HIDDEN_BYTES
+    hidden_bytes = FAKE_CELL_BYTES
 
     def __init__(self, memory: Pool, *, page_size: int, last: bool, context: int = FAKE_CONTEXT) -> None:
         region = memory.region
-        if region.block_bytes != page_size * 16:
-            raise ValueError(f"a fake page of {page_size} tokens has {page_size * 16} bytes, not {region.block_bytes}")
+        if region.block_bytes != (expected := page_size * FAKE_CELL_BYTES):
+            raise ValueError(f"a fake page of {page_size} tokens has {expected} bytes, not {region.block_bytes}")
         self.memory = memory
         self._page_size = page_size
         self._first = region.first_layer == 0
@@ -152,7 +144,7 @@ class _Tables:
     """Position weights: `b` [context]; `wx` [pages, page_size * 2] with W and X in turn, as cells lie in a page."""
 
     def __init__(self, page_size: int, context: int) -> None:
-        pages = -(-context // page_size)
+        pages = pages_for(context, page_size)
         streams = [_weights(stream, pages * page_size) for stream in (0, 1, 2)]
         self.b = streams[0]
         self.cells = np.stack(streams[1:], axis=1)
@@ -244,9 +236,9 @@ def _firsts(counts: Sequence[int]) -> Ints:
 def _mix(x: U64) -> U64:
     """`mix`, elementwise and in place."""
     x ^= x >> _S30
-    x *= np.uint64(_M1)
+    x *= np.uint64(MIX_1)
     x ^= x >> _S27
-    x *= np.uint64(_M2)
+    x *= np.uint64(MIX_2)
     x ^= x >> _S31
     return x
 

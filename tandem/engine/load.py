@@ -5,9 +5,10 @@ from pathlib import Path
 
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId
+from tandem.core.requests import pages_for
 from tandem.engine.fake import FakeEngine
 from tandem.engine.memory import PageMemory
-from tandem.engine.model import ITEM_BYTES, ModelShape, block_bytes, read_shape
+from tandem.engine.model import ITEM_BYTES, ModelShape, block_bytes
 from tandem.ports import Engine
 
 CPU_INFO = Path("/proc/cpuinfo")
@@ -16,7 +17,7 @@ MAX_DEFAULT_PAGES = 65_536
 
 
 def build_engine(
-    model: str,
+    shape: ModelShape,
     layers: tuple[LayerId, LayerId],
     *,
     page_size: int,
@@ -25,14 +26,14 @@ def build_engine(
     threads: int = 1,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
-    """The engine for the layers [first, last) of `model` (see `read_shape`), with an empty page pool.
+    """The engine for the layers [first, last) of a model, with an empty page pool.
 
-    `dtype` is float32, bfloat16 or auto. `progress` hears (tensors loaded, tensors to load). Raises ConfigError.
+    `dtype` is float32, bfloat16 or auto. All engines of a process have the same `threads`. `progress` hears (tensors
+    loaded, tensors to load). Raises ConfigError.
     """
-    shape = read_shape(model)
     first, last = layers
     if not 0 <= first < last <= shape.layers:
-        raise ConfigError(f"layers are {first} to {last}: model {model!r} has {shape.layers}")
+        raise ConfigError(f"layers are {first} to {last}: model {shape.name!r} has {shape.layers}")
     if page_size < 1:
         raise ConfigError(f"page-size is {page_size}: it must be at least 1")
     if threads < 1:
@@ -46,9 +47,9 @@ def build_engine(
     from tandem.engine.torch_engine import TorchEngine
     from tandem.engine.weights import DTYPES, load_weights
 
-    torch.set_num_threads(threads)
+    torch.set_num_threads(threads)  # of the whole process: torch knows no other way
     weights = load_weights(shape, layers, DTYPES[dtype], progress)
-    return TorchEngine(shape, weights, memory, page_size=page_size, threads=threads)
+    return TorchEngine(shape, weights, memory, page_size=page_size)
 
 
 def resolve_dtype(dtype: str, cpu_info: Path = CPU_INFO) -> str:
@@ -75,5 +76,5 @@ def default_num_pages(
     page_bytes = layers * block_bytes(shape, dtype, page_size)
     lines = memory_info.read_text().splitlines()
     available = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 0)
-    least = -(-shape.context // page_size)
+    least = pages_for(shape.context, page_size)
     return max(least, min(MAX_DEFAULT_PAGES, int(available * share) // page_bytes))

@@ -20,8 +20,8 @@ FAKE_PREFIX = "fake:"
 FAKE_EOS = 256
 FAKE_VOCAB = 257
 FAKE_CONTEXT = 8192
-FAKE_HIDDEN_BYTES = 16
-"""Two uint64 per token."""
+FAKE_CELL_BYTES = 16
+"""Two uint64: what a fake layer keeps of a token, and what passes between fake stages for it."""
 
 ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 """The dtypes that a model runs in."""
@@ -87,13 +87,13 @@ def read_shape(model: str) -> ModelShape:
 def block_bytes(shape: ModelShape, dtype: str, page_size: int) -> int:
     """Bytes of one page of one layer: K and V of `page_size` tokens."""
     if shape.is_fake:
-        return page_size * 16
+        return page_size * FAKE_CELL_BYTES
     return 2 * page_size * shape.kv_heads * shape.head_dim * ITEM_BYTES[dtype]
 
 
 def hidden_bytes(shape: ModelShape, dtype: str) -> int:
     """Bytes of one token's hidden state between stages."""
-    return FAKE_HIDDEN_BYTES if shape.is_fake else shape.hidden * ITEM_BYTES[dtype]
+    return FAKE_CELL_BYTES if shape.is_fake else shape.hidden * ITEM_BYTES[dtype]
 
 
 def fingerprint(shape: ModelShape, dtype: str, page_size: int) -> str:

@@ -6,13 +6,12 @@ import torch
 from torch import Tensor
 
 from tandem.core.requests import Sampling
-
-_MASK = (1 << 64) - 1
+from tandem.engine.splitmix import GAMMA, MASK, mix
 
 
 def uniform(seed: int, position: int) -> float:
-    """A number in [0, 1) that only depends on its arguments: splitmix64 (Steele, Lea, Flood 2014) used as a counter."""
-    return (_mix(_mix(seed & _MASK) + position * 0x9E3779B97F4A7C15) >> 11) / (1 << 53)
+    """A number in [0, 1) that only depends on its arguments: splitmix64 used as a counter."""
+    return (mix((mix(seed & MASK) + position * GAMMA) & MASK) >> 11) / (1 << 53)
 
 
 def sample(logits: Tensor, sampling: Sequence[Sampling], positions: Sequence[int]) -> list[int]:
@@ -56,9 +55,3 @@ def _nucleus(weights: Tensor, top_p: Tensor) -> Tensor:
     keep = (sums - ordered < top_p * sums[:, -1:]) | (top_p >= 1)
     keep[:, 0] = True
     return torch.zeros_like(weights).scatter_(-1, order, ordered * keep)
-
-
-def _mix(x: int) -> int:
-    x = (((x & _MASK) ^ ((x & _MASK) >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    x = ((x ^ (x >> 27)) * 0x94D049BB133111EB) & _MASK
-    return x ^ (x >> 31)

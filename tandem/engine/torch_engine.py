@@ -17,13 +17,9 @@ from tandem.ports import Sampled
 
 
 class TorchEngine:
-    """Fits `ports.Engine`. Hidden states are [tokens, hidden] in the weights' dtype; pages hold the same dtype.
+    """Fits `ports.Engine`. Hidden states are [tokens, hidden] in the weights' dtype; pages hold the same dtype."""
 
-    `threads` is set for the whole process: torch knows no other way. Give every engine of a process the same number.
-    """
-
-    def __init__(self, shape: ModelShape, weights: StageWeights, memory: Pool, *, page_size: int, threads: int) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, shape: ModelShape, weights: StageWeights, memory: Pool, *, page_size: int) -> None:
         self.memory = memory
         self._shape = shape
         self._weights = weights

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
 from gguf.quants import dequantize
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from tandem.core.errors import ConfigError
@@ -129,7 +129,10 @@ def _safetensors(path: Path, files: ExitStack) -> Source:
     """Tensors come out of the memory-mapped file one by one, so other stages' layers are never read."""
     homes = {}
     for file in weight_files(path):
-        opened = files.enter_context(safe_open(file, framework="pt"))
+        try:
+            opened = files.enter_context(safe_open(file, framework="pt"))
+        except SafetensorError as error:
+            raise ConfigError(f"model file {file} cannot be read: {error}; is the download complete?") from None
         homes.update(dict.fromkeys(opened.keys(), opened))
 
     def source(name: str) -> Tensor:

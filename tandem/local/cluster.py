@@ -3,8 +3,16 @@
 import socket
 import sys
 
-from tandem.core.commands import Launch, rank_arguments, rank_name, router_arguments, router_options, topology_options
-from tandem.core.config import RankOptions, Topology
+from tandem.core.commands import (
+    StartOptions,
+    environment,
+    rank_arguments,
+    rank_name,
+    router_arguments,
+    router_options,
+    topology_options,
+)
+from tandem.core.config import RankOptions, RouterOptions, Topology
 from tandem.core.errors import ConfigError
 from tandem.local.child import Command
 from tandem.local.readiness import Looking, Word
@@ -27,7 +35,7 @@ def up(wanted: Wanted) -> int:
     wakeup: Wakeup[Word] = Wakeup()
     with wakeup, RunDirectory() as directory, running_registry(topology.registry_url, directory) as (url, watched):
         secret_file = directory.write_secret()
-        launch = Launch(
+        start = StartOptions(
             served_model_name=wanted.served_model_name or served_name(wanted.model),
             registry_url=url,
             run_dir=str(directory.path),
@@ -39,9 +47,9 @@ def up(wanted: Wanted) -> int:
         )
         names = [rank_name(group, rank) for group, rank in topology.ranks()]
         readiness = Looking(names, members_reader(url, topology.cluster, secret_file))
-        screen = Screen(launch.served_model_name)
+        screen = Screen(start.served_model_name)
         supervisor = Supervisor(
-            commands_of(topology, launch), readiness, screen, watched=watched, started=directory.end_with_us
+            commands_of(topology, start), readiness, screen, watched=watched, started=directory.end_with_us
         )
         return supervisor.run(wakeup)
 
@@ -56,11 +64,10 @@ def check_port(flag: str, host: str, port: int) -> None:
         raise ConfigError(text) from None
 
 
-def commands_of(topology: Topology, launch: Launch) -> list[Command]:
+def commands_of(topology: Topology, start: StartOptions) -> list[Command]:
     """Every process, ranks first."""
-    ranks = [rank_command(options) for options in topology_options(topology, launch)]
-    router = Command(ROUTER, "the router", tandem_command(router_arguments(router_options(topology, launch))))
-    return [*ranks, router]
+    ranks = [rank_command(options) for options in topology_options(topology, start)]
+    return [*ranks, router_command(router_options(topology, start))]
 
 
 def rank_command(options: RankOptions) -> Command:
@@ -70,10 +77,15 @@ def rank_command(options: RankOptions) -> Command:
         name=rank_name(group, rank),
         title=f"{group.role.value} {group.name} rank {rank}",
         arguments=tandem_command(rank_arguments(options)),
-        environment={name: str(options.threads) for name in THREAD_VARIABLES},
+        environment=environment(options) | {name: str(options.threads) for name in THREAD_VARIABLES},
         group=group.name,
         member=f"rank {rank}",
     )
+
+
+def router_command(options: RouterOptions) -> Command:
+    """The router's process."""
+    return Command(ROUTER, "the router", tandem_command(router_arguments(options)), environment(options))
 
 
 def tandem_command(arguments: list[str]) -> tuple[str, ...]:

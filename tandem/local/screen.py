@@ -10,6 +10,8 @@ from typing import Any
 from rich.console import Console
 from rich.status import Status
 
+NOISE = ("Logging before InitGoogleLogging() is written to STDERR", "] Local segment descriptor not found")
+
 
 class Screen:
     """On a terminal what is waited for is shown in one line that changes; elsewhere each change is a line."""
@@ -23,16 +25,13 @@ class Screen:
             self._status.start()
 
     def line(self, line: bytes) -> None:
-        """A process of the cluster wrote it."""
-        self._say(line.decode(errors="replace"))
+        """A process of the cluster wrote it. What Mooncake cannot be told not to say is left out."""
+        text = line.decode(errors="replace")
+        if not any(noise in text for noise in NOISE):
+            self._say(text)
 
     def notice(self, text: str) -> None:
-        """Something happens that was asked for."""
-        self.close()
-        self._say(f"tandem: {text}")
-
-    def error(self, text: str) -> None:
-        """Something happens that nobody asked for."""
+        """Something happens, whether it was asked for or not."""
         self.close()
         self._say(f"tandem: {text}")
 

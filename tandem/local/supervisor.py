@@ -151,7 +151,7 @@ class Supervisor:
         command, phase = child.command, self._phase
         if phase in (Phase.STARTING, Phase.SERVING):
             last_words = f": {child.last_line}" if child.last_line and how.startswith("exited") else ""
-            self._screen.error(f"{command.title} (pid {child.pid}) {how}{last_words}")
+            self._screen.notice(f"{command.title} (pid {child.pid}) {how}{last_words}")
             self._status = 1
         router = next((other for other in self._children if other.command.name == ROUTER), None)
         if phase is Phase.SERVING and router is not None:
@@ -162,15 +162,17 @@ class Supervisor:
 
     def _on_watched(self, title: str, pidfd: int) -> None:
         self._selector.unregister(pidfd)
-        if self._phase in (Phase.STARTING, Phase.SERVING):
-            self._screen.error(f"{title} has ended")
+        if self._phase is Phase.SERVING:
+            self._screen.notice(f"{title} has ended: what is known stays in use, nobody new can join")
+        elif self._phase is Phase.STARTING:
+            self._screen.notice(f"{title} has ended")
             self._status = 1
             self._end()
 
     def _on_deadline(self) -> None:
         match self._phase:
             case Phase.STARTING:
-                self._screen.error(f"not ready after {READY_S:.0f} s: waiting for {self._missing}")
+                self._screen.notice(f"not ready after {READY_S:.0f} s: waiting for {self._missing}")
                 self._status = 1
                 self._end()
             case Phase.TELLING:

@@ -11,10 +11,6 @@ from tandem.core.plan import Plan
 from tandem.ports import Engine
 
 
-class ComputeFailed(Exception):
-    """The engine raised. The epoch ends: other ranks have computed what this one could not."""
-
-
 class ComputeThread:
     """Runs plans in order. `tell` is called on this thread with each event, `fail` with the engine's exception.
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, assert_never
 
 import zmq
 
@@ -19,7 +19,7 @@ from tandem.ports import HiddenOut
 from tandem.runtime.compute import ComputeThread
 from tandem.runtime.hidden import PulledIn
 from tandem.runtime.inbox import ThreadInbox
-from tandem.runtime.links import Decoder, Inbox, encode, post
+from tandem.runtime.links import Decoder, Inbox, Malformed, encode, post
 from tandem.runtime.router_link import RouterLink
 
 HOUSEKEEPING_S = 1.0
@@ -144,10 +144,16 @@ class Drive:
                     item.answer(self)
 
     def _hidden(self) -> Iterator[Event]:
-        while self.links.hidden_in is not None and (received := self.links.hidden_in.receive()) is not None:
-            header = self._headers(received[0])
+        hidden = self.links.hidden_in
+        while hidden is not None and (received := hidden.receive()) is not None:
+            try:
+                header = self._headers(received[0])
+            except Malformed as error:
+                raise GroupLost(f"a malformed header came with hidden states: {error}") from None
             self._payloads[header.tick] = received[1]
             yield header
+        if hidden is not None and hidden.malformed:
+            raise GroupLost("a malformed message came with hidden states")
 
     # what goes out
 
@@ -173,6 +179,8 @@ class Drive:
                 links.routers.tell(told)
             case TellPeer(group=group, rank=rank, message=said):
                 links.peers.send(group, rank, said)
+            case _:
+                assert_never(effect)
 
     def _forget(self, effect: Forget) -> None:
         del self.links.store[effect.room]
@@ -187,8 +195,6 @@ class Drive:
             return
         self._next_housekeeping_s = now_s + HOUSEKEEPING_S
         self.links.peers.tick(now_s)
-        self.watch_peers()
-        self.links.store.at_tick(self.rank.scheduler.tick)
         if self.links.routers is not None:
             for cancel in self.links.routers.abandoned(now_s):
                 self.on(cancel)

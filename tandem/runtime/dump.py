@@ -8,6 +8,9 @@ import msgspec
 
 from tandem.core.rank import Rank
 
+KEPT = 64
+"""Dumps in one directory; older ones go."""
+
 
 def dump_directory() -> Path:
     """`$XDG_STATE_HOME/tandem/dumps`, or its default below the home directory."""
@@ -34,4 +37,6 @@ def dump(rank: Rank, cause: str, directory: Path) -> Path:
     path = directory / f"{place.group}-{place.rank}-{time.time_ns()}.json"
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(msgspec.json.encode(content))
+    for old in sorted(directory.glob("*.json"), key=lambda one: one.stat().st_mtime_ns)[:-KEPT]:
+        old.unlink(missing_ok=True)
     return path

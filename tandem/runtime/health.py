@@ -6,6 +6,8 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tandem.core.errors import ConfigError
+
 State = dict[str, Any]
 
 ANSWER_S = 2.0
@@ -13,11 +15,19 @@ ANSWER_S = 2.0
 
 
 class Health:
-    """Serves on a thread of its own. `ask` returns the tick loop's state, or None when it did not answer in time."""
+    """Serves on a thread of its own. Raises ConfigError when the port cannot be had.
+
+    `ask` returns the tick loop's state, or None when it did not answer in time.
+    """
 
     def __init__(self, host: str, port: int, ask: Callable[[float], State | None]) -> None:
         handler = type("Handler", (_Handler,), {"ask": staticmethod(ask)})
-        self._server = ThreadingHTTPServer((host, port), handler)
+        try:
+            self._server = ThreadingHTTPServer((host, port), handler)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot serve /livez on {host}:{port}: {error.strerror}; choose another --http-port"
+            ) from None
         self._server.daemon_threads = True
         self.address = f"{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, name="health", daemon=True)

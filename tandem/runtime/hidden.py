@@ -21,6 +21,7 @@ from typing import Any
 
 import zmq
 
+from tandem.core.errors import ConfigError
 from tandem.core.members import Member
 from tandem.ports import HiddenOut
 from tandem.runtime.links import MAX_MESSAGE_BYTES, Sockets, post
@@ -188,8 +189,13 @@ def open_out(
     """The sending end to the next rank: shared memory when it is on this host, else in messages.
 
     `slot_bytes` is the longest payload: tokens per tick times bytes per token. `directory` must be the one that the
-    next rank was given, on memory (/dev/shm) if there is a choice.
+    next rank was given, on memory (/dev/shm) if there is a choice. Raises ConfigError when a message cannot hold that.
     """
+    if slot_bytes > MAX_MESSAGE_BYTES:
+        raise ConfigError(
+            f"max-prefill-tokens or max-rooms: one tick's hidden states take {slot_bytes} bytes, at most "
+            f"{MAX_MESSAGE_BYTES} fit into a message: give less"
+        )
     socket = sockets.connect(zmq.PUSH, to.hidden, high_water=MAX_QUEUED)
     if host == to.host:
         return SharedOut(socket, Path(directory), slot_bytes)

@@ -5,6 +5,7 @@ import hmac
 import os
 import stat
 import threading
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -17,6 +18,7 @@ HIGH_WATER = 4096
 """Messages queued per peer and direction."""
 MAX_MESSAGE_BYTES = 64 << 20
 """A longer message ends the connection before it is read: hidden states of 1,024 tokens of 16,384 floats fit."""
+MIN_SECRET_BYTES = 16
 MAX_IPC_PATH_BYTES = 107
 """What sockaddr_un holds, without its terminating zero."""
 RECONNECT_MS, RECONNECT_MAX_MS = 100, 1000
@@ -97,6 +99,23 @@ class Sockets(Generic[S]):
                 _secure(socket, self._keys, server=server)
             self._open = [other for other in self._open if not other.closed] + [socket]
             return socket
+
+
+def read_secret(path: str) -> bytes:
+    """The cluster secret; without a file empty: only unix sockets will do. Raises ConfigError for an unsafe one."""
+    if not path:
+        return b""
+    try:
+        mode, secret = os.stat(path).st_mode, Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cluster-secret-file is {path!r}: {error.strerror}") from None
+    if stat.S_IMODE(mode) & 0o077:
+        raise ConfigError(f"cluster-secret-file {path} can be read by others: chmod 600 it")
+    if len(secret) < MIN_SECRET_BYTES:
+        raise ConfigError(
+            f"cluster-secret-file {path} holds {len(secret)} bytes: at least {MIN_SECRET_BYTES} are needed"
+        )
+    return secret
 
 
 def curve_keys(secret: bytes) -> tuple[bytes, bytes]:

@@ -8,7 +8,6 @@ import hashlib
 import hmac
 import logging
 import threading
-import time
 from collections.abc import Callable
 
 import msgspec
@@ -45,7 +44,7 @@ class Registry:
         if not secret:
             raise ConfigError("the registry's entries are signed: give --cluster-secret-file")
         if not url.startswith(SCHEMES):
-            raise ConfigError(f"registry-url is {url!r}: it must begin with one of {', '.join(SCHEMES)}")
+            raise ConfigError(f"registry-url is {redacted(url)!r}: it must begin with one of {', '.join(SCHEMES)}")
         self.ignored = 0
         self._prefix = f"tandem:{cluster}:rank:"
         self._secret = hmac.digest(secret, b"tandem registry 1", hashlib.sha256)
@@ -59,18 +58,22 @@ class Registry:
                 protocol=2,
                 driver_info=None,
             )
-        except ValueError as error:
-            raise ConfigError(f"registry-url is {url!r}: {error}") from None
+        except ValueError:  # its text may quote parts of a password
+            raise ConfigError(f"registry-url is {redacted(url)!r}: not a URL that redis understands") from None
 
-    def publish(self, member: Member) -> None:
-        """Put or renew this rank's entry."""
+    def publish(self, member: Member) -> Member | None:
+        """Put or renew this rank's entry; returns the one that was there, if it was believable."""
         key = self._key(member)
         data = msgspec.msgpack.encode(member)
-        self._redis.set(key, self._mac(key, data) + data, px=LEASE_MS)
+        before: bytes | None = self._redis.set(key, self._mac(key, data) + data, px=LEASE_MS, get=True)  # type: ignore[assignment]
+        return self._member(key, before)
 
     def withdraw(self, member: Member) -> None:
-        """Take this rank's entry away."""
-        self._redis.delete(self._key(member))
+        """Take this rank's entry away, unless it is another incarnation's by now."""
+        key = self._key(member)
+        there = self._member(key, self._redis.get(key))  # type: ignore[arg-type]
+        if there is not None and there.incarnation == member.incarnation:
+            self._redis.delete(key)
 
     def members(self) -> list[Member]:
         """All believable entries, by group name and rank."""
@@ -109,17 +112,23 @@ class Registry:
 class RegistryLoop:
     """Keeps a rank in the registry, and its picture of the others fresh, from a thread of its own.
 
-    `member` is the entry to publish; `on_members` gets what was read, on that thread. An unreachable registry changes
-    nothing: the last picture stays, and `on_members` is not called.
+    `member` is the entry to publish; `on_members` gets what was read, `on_replaced` who has taken this rank's place,
+    both on that thread. An unreachable registry changes nothing: the last picture stays, and nobody is called.
     """
 
-    def __init__(self, registry: Registry, member: Member, on_members: Callable[[list[Member]], None]) -> None:
-        self.read_s: float | None = None
-        """When members were last read, in monotonic seconds."""
+    def __init__(
+        self,
+        registry: Registry,
+        member: Member,
+        on_members: Callable[[list[Member]], None],
+        on_replaced: Callable[[Member], None],
+    ) -> None:
         self.reachable = True
         self._registry = registry
         self._member = member
         self._on_members = on_members
+        self._on_replaced = on_replaced
+        self._published = False
         self._settled = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
@@ -157,7 +166,7 @@ class RegistryLoop:
 
     def _round(self) -> bool:
         try:
-            self._registry.publish(self._member)
+            before = self._registry.publish(self._member)
             members = self._registry.members()
         except redis.RedisError as error:
             if self.reachable:
@@ -167,9 +176,17 @@ class RegistryLoop:
         if not self.reachable:
             log.warning("registry is back")
         self.reachable = True
-        self.read_s = time.monotonic()
+        if self._published and before is not None and before.incarnation != self._member.incarnation:
+            self._on_replaced(before)
+        self._published = True
         self._on_members(members)
         return True
+
+
+def redacted(url: str) -> str:
+    """The URL without user and password, for messages."""
+    scheme, separator, rest = url.partition("://")
+    return f"{scheme}{separator}...@{rest.rpartition('@')[2]}" if "@" in rest else url
 
 
 def _escaped(text: str) -> str:

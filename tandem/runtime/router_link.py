@@ -7,12 +7,12 @@ import zmq
 
 from tandem.core.ids import Room
 from tandem.core.inputs import Submit
-from tandem.core.messages import Cancel, Done, Load, ToGroup, Token, Watch
+from tandem.core.messages import SILENT_S, Cancel, Done, Load, ToGroup, Token, Watch
 from tandem.core.requests import Reason
 from tandem.runtime.links import RouterInbox, encode, post
 
-SILENT_S = 5.0
-"""A router that has not watched for this long is gone: its requests are aborted."""
+MAX_TAKEN = 256
+"""Messages of one round; the next poll returns at once for the rest."""
 
 
 @dataclass(slots=True)
@@ -24,12 +24,18 @@ class _Router:
 class RouterLink:
     """Takes Submit and Cancel, gives Token and Done back to whoever submitted, and answers each Watch with the Load."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]", load: Callable[[], Load]) -> None:
+    def __init__(self, socket: "zmq.Socket[bytes]", load: Callable[[], Load], timer_scale: float = 1.0) -> None:
         self._load = load
+        self._silent_s = SILENT_S * timer_scale
         self._inbox: RouterInbox[ToGroup] = RouterInbox(socket, ToGroup)
         self._routers: dict[bytes, _Router] = {}
         self._owner: dict[Room, bytes] = {}
-        self.undelivered = 0
+        self.undelivered = 0  # answers to routers that have gone
+
+    @property
+    def malformed(self) -> int:
+        """Messages that were none, dropped."""
+        return self._inbox.malformed
 
     @property
     def socket(self) -> "zmq.Socket[bytes]":
@@ -37,8 +43,11 @@ class RouterLink:
         return self._inbox.socket
 
     def receive(self, now_s: float) -> Iterator[Submit | Cancel]:
-        """What routers ask for."""
-        while (received := self._inbox.receive()) is not None:
+        """What routers ask for, at most MAX_TAKEN at a time: the ring must not wait for a storm."""
+        for _ in range(MAX_TAKEN):
+            received = self._inbox.receive()
+            if received is None:
+                return
             identity, message = received
             router = self._routers.setdefault(identity, _Router(now_s))
             router.heard_s = now_s
@@ -71,7 +80,7 @@ class RouterLink:
         """Abort the rooms of routers that have fallen silent."""
         cancels = []
         for identity, router in list(self._routers.items()):
-            if now_s - router.heard_s > SILENT_S:
+            if now_s - router.heard_s > self._silent_s:
                 cancels += [Cancel(room, Reason.CLIENT_GONE) for room in router.rooms]
                 for room in list(router.rooms):
                     del self._owner[room]

@@ -2,9 +2,12 @@
 
 import contextlib
 import logging
+import os
 import signal
+import sys
 import threading
 from pathlib import Path
+from typing import NoReturn
 
 import msgspec
 
@@ -14,27 +17,29 @@ from tandem.assembly import build_rank
 from tandem.core.config import RankOptions, RoleName
 from tandem.core.errors import ConfigError, Divergence
 from tandem.core.events import Combined
-from tandem.core.ids import Room
+from tandem.core.ids import LEADER, Room
 from tandem.core.members import Member
 from tandem.core.messages import Fact, Formed
-from tandem.core.rank import LEADER, Rank
-from tandem.runtime.body import Body, load_body
+from tandem.core.rank import Rank
 from tandem.runtime.compute import ComputeThread
-from tandem.runtime.doors import Doors, open_doors, read_secret
 from tandem.runtime.drive import Drive, GroupLost, Links, Lost, Thrown
 from tandem.runtime.dump import dump, dump_directory
+from tandem.runtime.endpoints import Endpoints, open_endpoints
 from tandem.runtime.health import Health, State
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.leash import leash
-from tandem.runtime.meeting import Meeting, Way
+from tandem.runtime.links import read_secret
 from tandem.runtime.registry import Registry, RegistryLoop
+from tandem.runtime.rendezvous import NextRank, Rendezvous
+from tandem.runtime.resources import Resources, load_resources
 from tandem.runtime.router_link import RouterLink
 from tandem.runtime.state import AskState, NewMembers, load_of
 
 log = logging.getLogger("tandem")
 
 EXIT_STATUS: dict[type[Exception], int] = {ConfigError: 2, GroupLost: 3, Divergence: 4}
-"""Of a rank: bad options, the group lost a member, ranks disagreed. Anything else is our bug and shows a traceback."""
+"""Of a rank: bad options, the group lost a member, ranks disagreed."""
+EXIT_BUG = 1
 END_S = 2.0
 """For the forward and the writes that are under way when a rank ends."""
 
@@ -53,7 +58,6 @@ class Stage:
         self._inbox: ThreadInbox[Thrown] = ThreadInbox()
         self._members: list[Member] = []
         self._formed: Formed | None = None
-        self._formed_event = threading.Event()
         self._lost: str | None = None
         self._stopping = threading.Event()
         self._drive: Drive | None = None
@@ -65,20 +69,21 @@ class Stage:
         with self._undo, contextlib.suppress(Stopped):
             health = Health(options.http_host, options.http_port, self._ask)
             self._undo.callback(health.close)
-            body = load_body(options, self._undo)
-            doors = open_doors(options, body, self._inbox.wake, health.address, self._undo)
-            registration = self._register(doors.member)
+            secret = read_secret(options.secret_file)
+            resources = load_resources(options)
+            endpoints = open_endpoints(options, resources, secret, self._inbox.wake, health.address, self._undo)
+            registration = self._register(endpoints.member, secret)
             self._waiting_for = "the other ranks of its ring"
-            meeting = Meeting(options, body, doors, self, self._undo)
-            way, store = meeting.wait(lambda: self._members, self._check, self._formed_event)
-            assert self._formed is not None
-            limits = msgspec.structs.replace(body.limits, num_pages=self._formed.num_pages)
-            rank = build_rank(options.group, options.rank, self._formed.epoch, limits)
+            rendezvous = Rendezvous(options, resources, endpoints, self, self._undo)
+            formed, following, store = rendezvous.wait(lambda: self._members, lambda: self._formed, self._check)
+            limits = msgspec.structs.replace(resources.limits, num_pages=formed.num_pages)
+            rank = build_rank(options.group, options.rank, formed.epoch, limits)
             self._undo.push(lambda kind, error, where: self._dump(rank, error))
-            self._drive = Drive(rank, self._links(rank, body, doors, way, store), self._compute(body))
+            links = self._links(rank, resources, endpoints, following, store)
+            self._drive = Drive(rank, links, self._compute(resources))
             self._inbox.put(NewMembers(self._members))
-            registration.settle(msgspec.structs.replace(doors.member, epoch=self._formed.epoch, limits=limits))
-            log.info("%s of %d serves, epoch %d", self._name, options.group.size, self._formed.epoch)
+            registration.settle(msgspec.structs.replace(endpoints.member, epoch=formed.epoch, limits=limits))
+            log.info("%s of %d serves, epoch %d", self._name, options.group.size, formed.epoch)
             self._check()
             self._drive.run()
 
@@ -93,7 +98,6 @@ class Stage:
     def on_formed(self, formed: Formed) -> None:
         """The ring has its epoch."""
         self._formed = formed
-        self._formed_event.set()
 
     def on_combined(self, room: Room, fact: Fact | None) -> None:
         """Rank 0: the group's fact about a room changed."""
@@ -104,6 +108,13 @@ class Stage:
         self._lost = cause
         self._inbox.put(Lost(cause))
 
+    def on_thread_death(self, death: threading.ExceptHookArgs) -> None:
+        """Any thread's: what it did would never be done again, and nobody would know."""
+        name = death.thread.name if death.thread is not None else "?"
+        error = death.exc_value
+        log.error("thread %s died", name, exc_info=error)
+        self.on_lost(f"thread {name} of {self._name} died: {error!r}")
+
     # the steps
 
     def _check(self) -> None:
@@ -112,9 +123,9 @@ class Stage:
         if self._lost is not None:
             raise GroupLost(self._lost)
 
-    def _register(self, member: Member) -> RegistryLoop:
-        registry = Registry(self.options.registry_url, self.options.cluster, read_secret(self.options.secret_file))
-        loop = RegistryLoop(registry, member, self._on_members)
+    def _register(self, member: Member, secret: bytes) -> RegistryLoop:
+        registry = Registry(self.options.registry_url, self.options.cluster, secret)
+        loop = RegistryLoop(registry, member, self._on_members, self._on_replaced)
         loop.start()
         self._undo.callback(loop.stop)
         return loop
@@ -125,25 +136,35 @@ class Stage:
         if self._drive is not None:
             self._inbox.put(NewMembers(members))
 
-    def _compute(self, body: Body) -> ComputeThread:
+    def _on_replaced(self, other: Member) -> None:
+        """On the registry's thread: who was started later stays."""
+        self.on_lost(f"another process has taken the place of {self._name}: it serves /state on {other.http}")
+
+    def _compute(self, resources: Resources) -> ComputeThread:
         sends_kv = self.options.group.role is RoleName.PREFILL
-        compute = ComputeThread(body.engine, self._inbox.put, self._engine_failed, layers=sends_kv)
+        compute = ComputeThread(resources.engine, self._inbox.put, self._engine_failed, layers=sends_kv)
         self._undo.callback(compute.close, END_S)
         return compute
 
     def _engine_failed(self, error: BaseException) -> None:
+        log.error("the engine failed", exc_info=error)
         self.on_lost(f"the engine of {self._name} failed: {error!r}")
 
-    def _links(self, rank: Rank, body: Body, doors: Doors, way: Way, store: PPConsensusStore) -> Links:
-        posting = Posting(body.transport, body.engine.memory.region, doors.peers.hello, self._inbox.put)
+    def _links(
+        self, rank: Rank, resources: Resources, endpoints: Endpoints, following: NextRank, store: PPConsensusStore
+    ) -> Links:
+        posting = Posting(resources.transport, resources.engine.memory.region, endpoints.peers.hello, self._inbox.put)
         self._undo.callback(posting.close, END_S)
+        routers = None
+        if endpoints.intake is not None:
+            routers = RouterLink(endpoints.intake, lambda: load_of(rank), self.options.timer_scale)
         return Links(
-            ring_in=doors.ring,
-            ring_out=way.ring,
-            hidden_in=None if rank.place.rank == LEADER else doors.hidden,
-            hidden_out=way.hidden,
-            routers=RouterLink(doors.intake, lambda: load_of(rank)) if doors.intake is not None else None,
-            peers=doors.peers,
+            ring_in=endpoints.ring,
+            ring_out=following.ring,
+            hidden_in=None if rank.place.rank == LEADER else endpoints.hidden,
+            hidden_out=following.hidden,
+            routers=routers,
+            peers=endpoints.peers,
             store=store,
             posting=posting,
             inbox=self._inbox,
@@ -151,9 +172,12 @@ class Stage:
 
     def _dump(self, rank: Rank, error: BaseException | None) -> bool:
         """Whatever ends the epoch, also a bug of ours: leave the flight record behind."""
-        if error is not None and not isinstance(error, Stopped):
+        if error is not None:
             directory = Path(self.options.dump_dir) if self.options.dump_dir else dump_directory()
-            log.error("%s: the epoch ends; its flight record is %s", self._name, dump(rank, str(error), directory))
+            try:
+                log.error("%s: the epoch ends; its flight record is %s", self._name, dump(rank, str(error), directory))
+            except OSError as failure:
+                log.error("%s: the epoch ends; its flight record cannot be written: %s", self._name, failure)
         return False
 
     def _ask(self, timeout_s: float) -> State | None:
@@ -166,11 +190,22 @@ class Stage:
         return question.wait(timeout_s)
 
 
-def serve(options: RankOptions) -> int:
-    """Run one rank until SIGTERM, SIGINT or the end of its group. Returns the exit status."""
+def serve(options: RankOptions) -> NoReturn:
+    """Run one rank until SIGTERM, SIGINT or the end of its group, and end the process.
+
+    At once, when all is said: what the interpreter would still take apart, the kernel takes back as well.
+    """
+    status = _serve(options)
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(status)
+
+
+def _serve(options: RankOptions) -> int:
     stage = Stage(options)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stage.stop())
+    threading.excepthook = stage.on_thread_death
     if options.supervised:
         leash(lambda line: None, stage.stop)
     try:
@@ -178,4 +213,7 @@ def serve(options: RankOptions) -> int:
     except (ConfigError, GroupLost, Divergence) as error:
         log.error("%s", error)
         return EXIT_STATUS[type(error)]
+    except Exception:
+        log.exception("a bug of ours")
+        return EXIT_BUG
     return 0

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import dataclass, field
 
+from consensus.store_link import LeaderStore
 from tandem.core.members import Member
 from tandem.core.messages import Load
 from tandem.core.rank import Rank
@@ -69,6 +70,10 @@ def describe(drive: Drive) -> State:
         "facts": len(links.store),
         "unacked_ms": links.store.unacked_age_ms(),
         "stale_messages": rank.stale,
+        "strangers": links.store.strangers if isinstance(links.store, LeaderStore) else 0,
+        "routers": {"undelivered": links.routers.undelivered, "malformed": links.routers.malformed}
+        if links.routers is not None
+        else None,
         "peer_messages": dict(links.peers.counts),
         "refused_peers": [f"{group} rank {number}: {why}" for (group, number), why in links.peers.refusals().items()],
     }

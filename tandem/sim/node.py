@@ -3,18 +3,19 @@
 import random
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar, assert_never
 
 import msgspec
 
 from consensus.store import Column, Table
 from tandem.core.effects import Effect, Forget, Launch, Observe, Post, SendHidden, SendNext, TellPeer, TellRouter
 from tandem.core.events import Combined, Event, LayerRan, Moved, Ran, Started, Woke, Written
-from tandem.core.ids import LayerId, RankId, Room, Tick
-from tandem.core.inputs import Submit
+from tandem.core.ids import LEADER, LayerId, RankId, Room, Tick
+from tandem.core.inputs import Submit, Tokens
 from tandem.core.messages import Ack, Facts, Hello, Hidden
 from tandem.core.plan import Plan
-from tandem.core.rank import LEADER, Rank, Tokens
+from tandem.core.rank import Rank
 from tandem.ports import Engine
 from tandem.sim.clock import Action
 from tandem.sim.oracle import check_forward, check_write
@@ -22,6 +23,9 @@ from tandem.sim.oracle import check_forward, check_write
 if TYPE_CHECKING:
     from tandem.sim.world import World
 
+
+MOST_LATE_US = 200_000
+"""After an unsettled end, until what is left of the write lands."""
 
 Sent = TypeVar("Sent", bound=msgspec.Struct)
 
@@ -40,6 +44,7 @@ class Pace:
     write_us: tuple[int, int] = (20, 2_000)
     handshake_us: tuple[int, int] = (0, 3_000)
     failing_writes: float = 0.0  # share of them; what a failed write has left behind is partial
+    unsettled_failures: float = 0.0  # share of those: nobody can know whether the rest still lands
 
 
 class Node:
@@ -99,6 +104,8 @@ class Node:
                 told = over_the_wire(message)
                 peer = world.node(group, rank)
                 world.send(self, peer, "peer", lambda: peer.on(told))
+            case _:
+                assert_never(effect)
 
     def take_hidden(self, header: Hidden, payload: bytes) -> None:
         """Hidden states have come in; the driver keeps the tensor, the rank sees the header."""
@@ -125,13 +132,12 @@ class Node:
         for layer in ran:
             done_us += self._rng.randint(*self.world.pace.layer_us)
             self.world.clock.at(done_us, self._layer_ran(plan.tick, layer))
-        tokens: tuple[tuple[int, ...], ...] = ()
+        tokens: Tokens = ()
         if isinstance(result, memoryview):
             self._hidden_out[plan.tick] = bytes(result)
         else:
-            tokens = result
-        sampled = [row.room for row in plan.rows if row.samples]
-        self.world.clock.at(done_us, lambda: self._ran(plan, tuple(zip(sampled, tokens, strict=False))))
+            tokens = tuple(zip([row.room for row in plan.rows if row.samples], result, strict=True))
+        self.world.clock.at(done_us, lambda: self._ran(plan, tokens))
 
     def _layer_ran(self, tick: Tick, layer: LayerId) -> Action:
         return lambda: self.on(LayerRan(tick, layer))
@@ -145,7 +151,10 @@ class Node:
     # what leaves this rank
 
     def _post(self, post: Post) -> None:
-        """The bytes land at one moment of the write, its end is told later. A write that fails lands in part."""
+        """The bytes land at one moment of the write, its end is told later. One that fails lands in part or never.
+
+        If it is unsettled, that may be long after its end was told.
+        """
         world, peer = self.world, self.world.node(post.peer, post.rank)
         senders, receivers = world.group(self.rank.place.group), world.group(post.peer)
         fails = self._rng.random() < world.pace.failing_writes
@@ -158,10 +167,21 @@ class Node:
             check_write(post, since, senders, receivers)
             for source, destination in landing:
                 peer.engine.memory.block(post.layer, destination)[:] = self.engine.memory.block(post.layer, source)
-            result = Written.FAILED_SETTLED if fails else Written.OK
-            world.clock.after(self._rng.randint(0, landing_us), lambda: self.on(Moved(post.ticket, result)))
 
-        world.clock.after(landing_us, land)
+        def told(result: Written) -> None:
+            self.on(Moved(post.ticket, result))
+
+        def landed() -> None:
+            land()
+            result = Written.FAILED_SETTLED if fails else Written.OK
+            world.clock.after(self._rng.randint(0, landing_us), partial(told, result))
+
+        if fails and self._rng.random() < world.pace.unsettled_failures:
+            world.unsettled[post.room] = None
+            world.clock.after(landing_us, partial(told, Written.FAILED_UNSETTLED))
+            world.clock.after(landing_us + self._rng.randint(0, MOST_LATE_US), land)
+        else:
+            world.clock.after(landing_us, landed)
 
     def _flush(self) -> None:
         facts = self.column.flush(self.world.clock.now_us // 1000)

@@ -18,7 +18,7 @@ from tandem.core.ids import NO_SLOT, LayerId, PageId, RequestId, Room, Tick
 from tandem.core.plan import Plan, Row
 from tandem.core.requests import Sampling, pages_for
 from tandem.engine.load import build_engine
-from tandem.engine.model import bundled_model_path
+from tandem.engine.model import bundled_model_path, read_shape
 from tandem.engine.torch_engine import TorchEngine
 
 THREADS = 1
@@ -54,7 +54,7 @@ class Ring:
         self.stages: list[TorchEngine] = []
         for first, last in pairwise(cuts):
             engine = build_engine(
-                model,
+                read_shape(model),
                 (LayerId(first), LayerId(last)),
                 page_size=page_size,
                 num_pages=num_pages,

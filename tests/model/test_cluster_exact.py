@@ -9,6 +9,7 @@ from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import pytest
+import torch
 
 from tandem.core.config import Group, Limits, RoleName, split_layers
 from tandem.core.ids import RankId, RequestId, Room
@@ -90,6 +91,7 @@ class Stages:
     """Cuts one set of loaded weights into the stages of any ring."""
 
     def __init__(self) -> None:
+        torch.set_num_threads(2)
         self.shape: ModelShape = read_shape(str(bundled_model_path()))
         self._whole = load_weights(self.shape, (0, self.shape.layers), DTYPES["float32"])  # type: ignore[arg-type]
 
@@ -103,7 +105,7 @@ class Stages:
             head=self._whole.head if ends else None,
         )
         memory = PlainMemory((first, last), limits.num_pages, block_bytes(self.shape, "float32", limits.page_size))
-        return TorchEngine(self.shape, weights, memory, page_size=limits.page_size, threads=2)
+        return TorchEngine(self.shape, weights, memory, page_size=limits.page_size)
 
 
 @pytest.fixture(scope="module")

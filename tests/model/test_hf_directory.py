@@ -194,4 +194,4 @@ def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
     save(tmp_path, tied=True)
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="safetensors"):
-        build_engine(str(tmp_path), (LayerId(0), LayerId(4)), page_size=4, num_pages=4)
+        build_engine(read_shape(str(tmp_path)), (LayerId(0), LayerId(4)), page_size=4, num_pages=4)

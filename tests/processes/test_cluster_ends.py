@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from streams import events, eventually, stream
+from streams import events, stream
+from waiting import eventually
 
 FAKE = ("--model", "fake:8")
 LEAVES_S = 5.0

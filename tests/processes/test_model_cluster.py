@@ -10,7 +10,8 @@ from typing import Any
 import openai
 import pytest
 from cluster import Cluster
-from streams import asking, eventually, model_of
+from streams import asking, model_of
+from waiting import eventually
 
 from tandem.engine.model import bundled_model_path
 from tandem.engine.tokens import Tokenizer, load_tokenizer

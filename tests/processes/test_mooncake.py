@@ -9,7 +9,6 @@ import select
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -122,10 +121,7 @@ def test_a_write_to_a_dead_peer_fails(node: Callable[[int], Node]) -> None:
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:1", "no-such-host:1", "nonsense"])
 def test_connecting_to_nobody_fails_within_the_deadline(node: Callable[[int], Node], endpoint: str) -> None:
-    source = node(1)
-    begun = time.monotonic()
-    assert "cannot be reached" in source.connect(endpoint, 10.0)
-    assert time.monotonic() - begun < 10.0
+    assert "cannot be reached" in node(1).connect(endpoint, 10.0)  # by then it would be "was silent"
 
 
 def test_connecting_to_a_stopped_peer_fails_within_the_deadline(node: Callable[[int], Node]) -> None:

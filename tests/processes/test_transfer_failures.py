@@ -7,7 +7,8 @@ from contextlib import closing, contextmanager
 import pytest
 from cluster import Cluster, held_by
 from fake_model import FAKE, complete, expected
-from streams import asking, events, eventually
+from streams import asking, events
+from waiting import eventually
 
 from tandem.runtime.embedded import EmbeddedRegistry
 

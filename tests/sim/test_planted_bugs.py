@@ -14,6 +14,7 @@ import tandem.sim.world as world
 from consensus.leader import Leader
 from consensus.store import Table
 from decode.batching import Batches
+from decode.receiver import KVReceiver
 from decode.role import DecodeRole
 from kvtransfer.session import SendSession, SendState
 from prefill.role import PrefillRole
@@ -22,6 +23,7 @@ from tandem.core.config import Group, Limits, RoleName
 from tandem.core.effects import Effect, Post, TellPeer
 from tandem.core.errors import Divergence, IllegalTransition
 from tandem.core.events import Combined, Written
+from tandem.core.head import Head
 from tandem.core.ids import Epoch, RankId
 from tandem.core.inputs import FirstToken, Harvest, Kind, Verdict
 from tandem.core.messages import Commit, Fact, Progress, Quiet
@@ -152,6 +154,26 @@ def failed_writes_count_as_sent(patch: Patch) -> None:
     patch.setattr(KVSender, "_moved", lambda sender, write, result: original(sender, write, Written.OK))
 
 
+def unsettled_writes_count_as_ended(patch: Patch) -> None:
+    """A sender takes a failed write for one that cannot land any more."""
+    original = KVSender._moved
+
+    def moved(sender: KVSender, write, result: Written):
+        return original(sender, write, Written.FAILED_SETTLED if result is Written.FAILED_UNSETTLED else result)
+
+    patch.setattr(KVSender, "_moved", moved)
+
+
+def a_peer_lost_before_the_grant_is_not_missed(patch: Patch) -> None:
+    """Decode says nothing when it has nobody to send its grants to."""
+    original = KVReceiver._grant
+
+    def grant(receiver: KVReceiver, note):
+        return [each for each in original(receiver, note) if isinstance(each, TellPeer)]
+
+    patch.setattr(KVReceiver, "_grant", grant)
+
+
 # verdicts
 
 
@@ -203,14 +225,14 @@ def a_no_is_not_heard(patch: Patch) -> None:
 
 def quiet_is_concluded_from_progress(patch: Patch) -> None:
     """Rank 0 takes a room for quiet as soon as its ranks are bootstrapped."""
-    original = Rank._gather
+    original = Head.gather
 
-    def gather(rank: Rank, leader, event):
+    def gather(head: Head, event):
         if isinstance(event, Combined) and event.fact and event.fact.progress >= Progress.WAITING_FOR_INPUT:
             event = Combined(event.room, Fact(event.fact.progress, event.fact.failed, quiet=True))
-        original(rank, leader, event)
+        original(head, event)
 
-    patch.setattr(Rank, "_gather", gather)
+    patch.setattr(Head, "gather", gather)
 
 
 def failure_is_not_told_to_the_peer(patch: Patch) -> None:
@@ -226,13 +248,13 @@ def failure_is_not_told_to_the_peer(patch: Patch) -> None:
 
 def quiet_is_not_told_to_the_peer(patch: Patch) -> None:
     """Decode never hears that its quarantined pages are safe."""
-    original = Rank._gather
+    original = Head.gather
 
-    def gather(rank: Rank, leader, event):
+    def gather(head: Head, event):
         if not isinstance(event, Quiet):
-            original(rank, leader, event)
+            original(head, event)
 
-    patch.setattr(Rank, "_gather", gather)
+    patch.setattr(Head, "gather", gather)
 
 
 # replication
@@ -362,7 +384,9 @@ PLANTS = (
     Plant(commit_before_the_write_has_ended, WrongAnswer),
     Plant(post_before_the_layer_ran, WrongAnswer),
     Plant(one_commit_is_enough, (WrongAnswer, StrayAccess)),
-    Plant(failed_writes_count_as_sent, WrongAnswer),
+    Plant(failed_writes_count_as_sent, (WrongAnswer, StrayAccess)),
+    Plant(unsettled_writes_count_as_ended, (StrayAccess, Divergence)),
+    Plant(a_peer_lost_before_the_grant_is_not_missed, Stalled),
     Plant(outcome_decided_locally, Divergence),
     Plant(released_locally, (Divergence, StrayAccess)),
     Plant(admitted_when_one_rank_is_ready, (StrayAccess, IllegalTransition)),

@@ -1,4 +1,4 @@
-"""Whole clusters of every shape in virtual time, with random requests, aborts, duplicates and failing writes."""
+"""Whole clusters in virtual time: random shapes, requests, aborts, duplicates, failing writes and lost peers."""
 
 import os
 import subprocess
@@ -43,6 +43,7 @@ def test_runs_cover_what_they_are_meant_to():
     results = [simulate(seed) for seed in range(40)]
     assert sum(result.requests for result in results) > 200
     assert sum(result.aborted for result in results) > 20
+    assert sum(result.unsettled for result in results) > 2
     assert max(result.ticks for result in results) > 300
 
 

@@ -5,7 +5,8 @@ import urllib.request
 from typing import Any
 
 from cluster import Cluster
-from streams import DEADLINE_S, events, model_of
+from streams import events, model_of
+from waiting import DEADLINE_S
 
 from tandem.core.requests import Sampling
 from tandem.engine.fake import reference_tokens

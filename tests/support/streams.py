@@ -1,27 +1,15 @@
-"""Requests to a running cluster, and waiting for what they lead to."""
+"""Requests to a running cluster."""
 
 import contextlib
 import json
-import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from http.client import HTTPConnection, HTTPResponse
 from typing import Any
 from urllib.parse import urlsplit
 
 from cluster import Cluster
-
-DEADLINE_S = 60.0
-
-
-def eventually(condition: Callable[[], Any], what: str, deadline_s: float = DEADLINE_S) -> Any:
-    """The condition's first true value."""
-    until = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < until, f"not in {deadline_s:g} s: {what}"
-        threading.Event().wait(0.01)
-    return value
+from waiting import DEADLINE_S
 
 
 def asking(cluster: Cluster, body: dict[str, Any]) -> HTTPConnection:

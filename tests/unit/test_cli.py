@@ -1,18 +1,29 @@
 """The command line: what it says, what it refuses, and that it reads exactly what `commands` writes."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from tandem import cli
-from tandem.core.commands import Launch, rank_arguments, router_arguments, router_options, topology_options
+from tandem.core.commands import (
+    StartOptions,
+    environment,
+    rank_arguments,
+    router_arguments,
+    router_options,
+    topology_options,
+)
 from tandem.core.config import Group, Limits, RankOptions, RoleName, RouterOptions, Topology
 from tandem.core.ids import RankId
 
 FAKE = "fake:8"
+README = Path(__file__).parents[2] / "README.md"
 
 PLAIN = RankOptions(
     cluster="default",
@@ -23,7 +34,6 @@ PLAIN = RankOptions(
     limits=Limits(),
     registry_url="unix:///run/registry.sock",
     run_dir="/run/tandem",
-    bind="",
     secret_file="/run/secret",
 )
 ODD = RankOptions(
@@ -61,7 +71,7 @@ ODD_ROUTER = RouterOptions(
     cluster="-",
     model=FAKE,
     served_model_name="a b",
-    registry_url="redis://h",
+    registry_url="redis://:password@h",
     host="::1",
     port=0,
     admin_host="0.0.0.0",
@@ -69,6 +79,7 @@ ODD_ROUTER = RouterOptions(
     secret_file="=",
     request_timeout_s=1 / 3,
     max_concurrent_requests=1,
+    timer_scale=0.1 + 0.2,
     supervised=True,
 )
 
@@ -93,19 +104,34 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> Callable[[list[str]], object]:
     return parse
 
 
+@pytest.fixture
+def reads(parsed: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], object]:
+    """What the process for these options makes of all that it is told."""
+
+    def read(options: RankOptions | RouterOptions) -> object:
+        arguments = rank_arguments(options) if isinstance(options, RankOptions) else router_arguments(options)
+        assert not any(options.registry_url in word for word in arguments), "everyone can read a command line"
+        with monkeypatch.context() as patch:
+            for name, value in environment(options).items():
+                patch.setenv(name, value)
+            return parsed(arguments)
+
+    return read
+
+
 @pytest.mark.parametrize("options", [PLAIN, ODD], ids=["plain", "odd"])
-def test_a_rank_reads_what_was_written_for_it(parsed, options):
-    assert parsed(rank_arguments(options)) == options
+def test_a_rank_reads_what_was_written_for_it(reads, options):
+    assert reads(options) == options
 
 
 @pytest.mark.parametrize("options", [ROUTER, ODD_ROUTER], ids=["plain", "odd"])
-def test_a_router_reads_what_was_written_for_it(parsed, options):
-    assert parsed(router_arguments(options)) == options
+def test_a_router_reads_what_was_written_for_it(reads, options):
+    assert reads(options) == options
 
 
 @pytest.mark.parametrize(("plain", "odd"), [(PLAIN, ODD), (PLAIN.limits, ODD.limits), (ROUTER, ODD_ROUTER)])
 def test_the_odd_values_differ_in_every_field(plain, odd):
-    only_one = {"model", "context", "transport", "registry_url"}  # one value is all there is, or all that is tried
+    only_one = {"model", "context"}  # one value is all there is, or all that is tried
     fields = set(plain.__struct_fields__) - only_one
     assert {field for field in fields if getattr(plain, field) != getattr(odd, field)} == fields
 
@@ -117,15 +143,15 @@ def test_what_is_not_on_the_command_line_has_the_default_of_the_options(parsed):
     assert parsed(f"router --registry-url redis://h --cluster-secret-file /s --model {FAKE}".split()) == ROUTER
 
 
-def test_every_process_of_a_topology_gets_its_own_options(parsed):
+def test_every_process_of_a_topology_gets_its_own_options(reads):
     groups = (Group(RoleName.PREFILL, "p0", (8,)), Group(RoleName.DECODE, "d0", (3, 5)))
     topology = Topology(cluster="c", model=FAKE, groups=groups, limits=Limits(page_size=4), port=0)
-    launch = Launch(served_model_name="m", registry_url="redis://h", run_dir="/r", secret_file="/s", threads=2)
-    ranks = topology_options(topology, launch)
+    start = StartOptions(served_model_name="m", registry_url="redis://h", run_dir="/r", secret_file="/s", threads=2)
+    ranks = topology_options(topology, start)
     assert [(each.group.name, each.rank) for each in ranks] == [("p0", 0), ("d0", 0), ("d0", 1)]
-    assert [parsed(rank_arguments(each)) for each in ranks] == ranks
-    router = router_options(topology, launch)
-    assert parsed(router_arguments(router)) == router
+    assert [reads(each) for each in ranks] == ranks
+    router = router_options(topology, start)
+    assert reads(router) == router
     assert {each.cluster for each in ranks} == {router.cluster}
 
 
@@ -222,7 +248,8 @@ HEAVY = ("torch", "transformers", "mooncake")
         "from router import main",
         "from tandem import simulate; simulate.simulate(1)",
         "from prefill import main; from tandem.engine.load import build_engine;"
-        "build_engine('fake:2', (0, 2), page_size=1, num_pages=1)",
+        "from tandem.engine.model import read_shape;"
+        "build_engine(read_shape('fake:2'), (0, 2), page_size=1, num_pages=1)",
     ],
     ids=["help", "up", "router", "sim", "fake rank"],
 )
@@ -239,15 +266,29 @@ def test_the_command_itself_imports_only_words():
     assert found.stdout.strip() == "[]"
 
 
-def test_a_group_of_the_wrong_role_is_refused():
-    import decode.main
-    import prefill.main
-    from tandem.core.errors import ConfigError
+def test_no_process_of_a_cluster_has_the_password_of_its_registry_on_its_command_line():
+    from tandem.local.cluster import commands_of
 
-    with pytest.raises(ConfigError, match="tandem decode"):
-        prefill.main.serve(ODD)
-    with pytest.raises(ConfigError, match="tandem prefill"):
-        decode.main.serve(PLAIN)
+    groups = (Group(RoleName.PREFILL, "p0", (8,)), Group(RoleName.DECODE, "d0", (8,)))
+    topology = Topology(cluster="c", model=FAKE, groups=groups, limits=Limits())
+    start = StartOptions(served_model_name="m", registry_url="redis://:secret@h", run_dir="/r", secret_file="/s")
+    commands = commands_of(topology, start)
+    assert [command.name for command in commands] == ["p0.0", "d0.0", "router"]
+    for command in commands:
+        assert "secret@h" not in " ".join(command.arguments)
+        assert command.environment["TANDEM_REGISTRY_URL"] == "redis://:secret@h"
+
+
+def test_the_readme_asks_for_the_model_that_up_serves(monkeypatch):
+    from tandem.local import cluster
+
+    found = []
+    monkeypatch.setattr(cluster, "up", lambda wanted: found.append(wanted) or 0)
+    assert cli.run(["up"]) == 0
+    served = found[0].served_model_name or cli.served_name(found[0].model)
+    asked = re.findall(r'"model": "([^"]+)"', README.read_text())
+    assert asked, "README.md has no curl"
+    assert set(asked) == {served}
 
 
 def test_defaults_of_up_fit_the_bundled_model(monkeypatch):

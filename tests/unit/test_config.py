@@ -83,8 +83,8 @@ def test_a_stop_id_ends_a_request_before_its_length_does():
 
 
 def test_what_can_never_run_is_too_large():
-    fits = {"context": 8, "tokens_kept": 3, "num_pages": 1, "page_size": 4}
-    assert not too_large(work(3, 5), **fits)
-    assert too_large(work(3, 6), **fits)
-    assert too_large(work(0, 5), **fits)
-    assert too_large(work(3, 5), **{**fits, "tokens_kept": 5})
+    limits = Limits(context=8, num_pages=1, page_size=4)
+    assert not too_large(work(3, 5), limits, tokens_kept=3)
+    assert too_large(work(3, 6), limits, tokens_kept=3)
+    assert too_large(work(0, 5), limits, tokens_kept=0)
+    assert too_large(work(3, 5), limits, tokens_kept=5)

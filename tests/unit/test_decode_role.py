@@ -47,7 +47,7 @@ class Bench:
         return self.role.on_abort(Abort(room(number), Reason.CLIENT_GONE, peer))
 
     def plan(self, slot: int = 0) -> list[Row]:
-        return self.role.plan(Slot(slot), self.flights)
+        return self.role.plan(Slot(slot))
 
     def pages(self) -> tuple[int, int, int]:
         """Free, owned, quarantined."""
@@ -60,7 +60,7 @@ def test_pages_are_given_before_the_vote_and_granted_by_it():
     assert bench.submit(1, prompt=6) == []
     assert bench.role.admit(0) == [ask(1)]
     assert bench.pages() == (6, 2, 0)
-    assert bench.role.on_outcome(ask(1), True, 0) == [Granted(room(1), "p0", 6, (0, 1), 0)]
+    assert bench.role.on_outcome(ask(1), True, 0) == [Granted(room(1), "p0", 6, (0, 1))]
 
 
 def test_after_a_no_the_pages_go_back_and_the_request_pauses():

@@ -249,7 +249,8 @@ def test_solo_generation_says_when_the_pool_is_too_small() -> None:
 def test_a_fake_rank_never_imports_torch() -> None:
     code = (
         "import sys; from tandem.engine import fake, model, memory, tokens, solo, load;"
-        "load.build_engine('fake:4', (1, 3), page_size=4, num_pages=9); tokens.load_tokenizer('fake:4');"
+        "load.build_engine(model.read_shape('fake:4'), (1, 3), page_size=4, num_pages=9);"
+        "tokens.load_tokenizer('fake:4');"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,10 +1,8 @@
 """Sockets admit only the cluster's own; whatever bytes come, an inbox yields messages or counts."""
 
 import asyncio
-import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import zmq
 import zmq.asyncio
 from hypothesis import given
 from hypothesis import strategies as st
+from waiting import eventually
 
 from tandem.core import messages
 from tandem.core.errors import ConfigError
@@ -48,14 +47,6 @@ def run_dir(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def eventually(poll: Callable[[], Any], deadline_s: float = 10) -> Any:
-    end = time.monotonic() + deadline_s
-    while (found := poll()) is None:
-        assert time.monotonic() < end, "nothing came within the deadline"
-        os.sched_yield()
-    return found
-
-
 @pytest.mark.parametrize("kind", ["ipc", "tcp"])
 def test_a_message_passes(sockets: Sockets[zmq.Socket[bytes]], run_dir: str, kind: str) -> None:
     pull, address = sockets.bind(zmq.PULL, run_dir if kind == "ipc" else "127.0.0.1", "ring")
@@ -70,10 +61,10 @@ def test_a_message_passes(sockets: Sockets[zmq.Socket[bytes]], run_dir: str, kin
 def test_router_and_dealer_talk_both_ways(sockets: Sockets[zmq.Socket[bytes]], run_dir: str) -> None:
     router, address = sockets.bind(zmq.ROUTER, run_dir, "peers")
     dealer = sockets.connect(zmq.DEALER, address, b"d0/1")
-    grant = Grant(Room(RequestId(1), 0), RankId(1), (), 0)
+    grant = Grant(Room(RequestId(1), 0), RankId(1), ())
     at_router: RouterInbox[ToPrefill] = RouterInbox(router, ToPrefill)
     at_dealer: Inbox[ToDecode] = Inbox(dealer, ToDecode)
-    eventually(lambda: post(dealer, encode(grant)) or None)
+    eventually(lambda: post(dealer, encode(grant)))
     assert eventually(at_router.receive) == (b"d0/1", grant)
     assert post(router, b"d0/1", encode(QUIET))
     assert eventually(at_dealer.receive) == QUIET

@@ -252,4 +252,4 @@ def test_the_pool_is_sized_from_the_memory_that_is_there(tmp_path: Path) -> None
 @pytest.mark.parametrize("layers", [(0, 9), (3, 3), (-1, 2)])
 def test_layers_that_the_model_does_not_have_are_refused(layers: tuple[int, int]) -> None:
     with pytest.raises(ConfigError, match="has 8"):
-        build_engine("fake:8", (LayerId(layers[0]), LayerId(layers[1])), page_size=4, num_pages=4)
+        build_engine(read_shape("fake:8"), (LayerId(layers[0]), LayerId(layers[1])), page_size=4, num_pages=4)

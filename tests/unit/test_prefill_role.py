@@ -32,7 +32,7 @@ class Bench:
 
     def plan(self, slot: Slot = WINDOW) -> list[Row]:
         self.role.admit(0)
-        rows = self.role.plan(slot, self.flights)
+        rows = self.role.plan(slot)
         if rows:
             self.flights.launch(self.tick, slot, rows)
         self.tick = Tick(self.tick + 1)
@@ -54,7 +54,7 @@ def spans(rows: list[Row]) -> list[tuple[int, int, int]]:
 
 def test_a_request_waits_for_its_grants_before_it_takes_pages():
     bench = Bench()
-    assert bench.submit(1) == [Opened(room(1), "d0", 4)]
+    assert bench.submit(1) == [Opened(room(1), "d0")]
     assert bench.plan() == []
     assert bench.role.pool.free == 8
     bench.verdict(1, Kind.BOOTSTRAPPED)
@@ -221,4 +221,4 @@ def test_a_prompt_that_can_never_fit_is_refused():
     bench = Bench()
     assert Ended(room(1), Reason.TOO_LARGE) in bench.submit(1, prompt=33)
     assert Ended(room(2), Reason.TOO_LARGE) in bench.submit(2, prompt=20, max_tokens=45)
-    assert Opened(room(3), "d0", 32) in bench.submit(3, prompt=32)
+    assert Opened(room(3), "d0") in bench.submit(3, prompt=32)

@@ -8,6 +8,8 @@ from tandem.core.ids import RankId
 from tandem.core.members import Member
 from tandem.core.messages import Load
 
+LOAD = Load("x", 1, 2, 3)
+
 
 def ranks(name: str, *, size: int = 2, epoch: int = 1, incarnation: int = 1, boot_ms: int = 1, **more) -> list[Member]:
     role = RoleName.PREFILL if name.startswith("p") else RoleName.DECODE
@@ -35,7 +37,7 @@ def heard(*names: str, now: float = 0.0) -> Membership:
     membership = Membership("m")
     membership.on_members([member for name in names for member in ranks(name)], now)
     for name in names:
-        membership.on_load(name, now)
+        membership.on_load(name, now, LOAD)
     return membership
 
 
@@ -48,7 +50,7 @@ def test_a_group_is_usable_once_all_ranks_are_there_the_ring_has_formed_and_it_w
     assert states(membership) == {"p0": State.FORMING}
     assert membership.on_members(ranks("p0"), 2) == [Connect("p0", "ipc://p0")]
     assert states(membership) == {"p0": State.CONNECTING}
-    membership.on_load("p0", 2.5, Load("p0", 1, 2, 3))
+    membership.on_load("p0", 2.5, LOAD)
     assert usable(membership) == ["p0"]
     assert membership.on_members(ranks("p0"), 3) == [], "one connection is enough"
 
@@ -68,8 +70,20 @@ def test_silence_is_a_loss_and_a_load_ends_it():
     assert membership.on_time(6) == [Lost("p0", "no sign of life for 5 s")]
     assert membership.on_time(7) == [], "a loss is told once"
     assert states(membership) == {"p0": State.SILENT}
-    membership.on_load("p0", 8)
+    membership.on_load("p0", 8, LOAD)
     assert usable(membership) == ["p0"]
+
+
+def test_silence_and_naps_are_measured_by_the_timer_scale():
+    membership = Membership("m", timer_scale=5)
+    membership.on_members(ranks("p0"), 0)
+    membership.on_load("p0", 0, LOAD)
+    for now in range(1, 26):
+        assert membership.on_time(now) == []
+    assert membership.on_time(25.5) == [Lost("p0", "no sign of life for 25 s")]
+    membership.on_load("p0", 26, LOAD)
+    assert membership.on_time(35) == []
+    assert membership.on_time(52) == [], "17 s: it slept"
 
 
 def test_a_router_that_slept_accuses_nobody():
@@ -85,11 +99,11 @@ def test_a_group_that_somebody_saw_die_stays_lost_until_it_is_another_one():
     membership = heard("p0", "d0")
     assert membership.on_lost("p0", "exit -9") == [Lost("p0", "exit -9")]
     assert membership.on_lost("p0", "again") == []
-    membership.on_load("p0", 1)
+    membership.on_load("p0", 1, LOAD)
     assert membership.on_members(ranks("p0") + ranks("d0"), 1) == []
     assert usable(membership) == ["d0"]
     assert membership.on_members(ranks("p0", epoch=2) + ranks("d0"), 2) == [Connect("p0", "ipc://p0")]
-    membership.on_load("p0", 2)
+    membership.on_load("p0", 2, LOAD)
     assert usable(membership) == ["d0", "p0"]
 
 
@@ -99,6 +113,7 @@ def test_a_group_that_started_over_has_lost_its_requests():
         Lost("p0", "it started over as epoch 2"),
         Connect("p0", "ipc://p0"),
     ]
+    assert [watched.load for watched in membership.groups()] == [None], "the load was its predecessor's"
     assert membership.on_members(ranks("p0", incarnation=2, epoch=2), 2) == [Connect("p0", "ipc://p0")]
 
 
@@ -120,7 +135,7 @@ def test_a_rank_that_is_missing_takes_the_group_out_but_not_its_requests():
 def test_a_group_that_left_the_registry_is_dropped_when_it_is_silent():
     membership = heard("p0")
     assert membership.on_members([], 1) == [], "it still talks"
-    membership.on_load("p0", 2)
+    membership.on_load("p0", 2, LOAD)
     changes = [change for now in range(3, 9) for change in membership.on_members([], now)]
     assert changes == [Lost("p0", "no sign of life for 5 s"), Drop("p0")]
     assert membership.groups() == []
@@ -128,7 +143,7 @@ def test_a_group_that_left_the_registry_is_dropped_when_it_is_silent():
 
 def test_messages_of_unknown_groups_change_nothing():
     membership = Membership("m")
-    membership.on_load("p9", 1)
+    membership.on_load("p9", 1, LOAD)
     assert membership.on_lost("p9", "x") == []
     assert membership.groups() == []
 
@@ -141,7 +156,7 @@ def test_the_reason_for_no_pair_is_told():
     assert membership.why_none() == ("no_decode", told)
     strange = [msgspec.structs.replace(member, fingerprint="g") for member in ranks("d0")]
     membership.on_members(ranks("p0") + strange, 2)
-    membership.on_load("d0", 2)
+    membership.on_load("d0", 2, LOAD)
     code, text = membership.why_none()
     assert code == "incompatible_pair"
     assert "p0 has f" in text

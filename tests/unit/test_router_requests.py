@@ -64,11 +64,13 @@ PAIR = Pair(head(RoleName.PREFILL, "p0"), head(RoleName.DECODE, "d0"))
 class Desk:
     """A book whose messages are kept, with one request open in it."""
 
-    def __init__(self, max_tokens: int = 100, stops: tuple[str, ...] = (), streaming: bool = True) -> None:
+    def __init__(
+        self, max_tokens: int = 100, stops: tuple[str, ...] = (), streaming: bool = True, timer_scale: float = 1.0
+    ) -> None:
         self.clock = Clock()
         self.sent: list[tuple[str, object]] = []
         self.full: set[str] = set()
-        self.book = Requests(self._send, self.clock, 600.0)
+        self.book = Requests(self._send, self.clock, 600.0, timer_scale)
         self.room = Room(RequestId(7), 1)
         self.exchange = self.open(self.room, max_tokens, stops, streaming)
 
@@ -166,10 +168,11 @@ def test_the_deadline_needs_no_group():
     assert (desk.code(), desk.cancels()) == ("deadline_exceeded", both(Reason.DEADLINE))
 
 
-def test_peer_ended_is_bounded():
-    desk = Desk()
+@pytest.mark.parametrize("timer_scale", [1, 5])
+def test_peer_ended_is_bounded(timer_scale: float):
+    desk = Desk(timer_scale=timer_scale)
     desk.done("d0", Reason.PEER_ENDED)
-    desk.clock.move(PEER_WAIT_S - 0.1)
+    desk.clock.move(PEER_WAIT_S * timer_scale - 0.1)
     assert desk.exchange.end is None
     desk.clock.move(0.2)
     assert (desk.code(), desk.cancels()) == ("group_lost", both(Reason.PEER_ENDED))

@@ -13,7 +13,7 @@ from router.chat import Chat
 from router.completions import Completions
 from router.errors import ApiError
 from router.ports import Model
-from router.schema import NEUTRAL, ChatBody, CompletionBody, components
+from router.schema import NEUTRAL, NEUTRAL_IN_MESSAGES, ChatBody, CompletionBody, components
 from tandem.core.config import Limits
 from tandem.core.ids import RequestId, Room
 from tandem.core.requests import Sampling
@@ -112,7 +112,14 @@ def test_limits_stops_and_flags():
         ({"messages": [{"role": "user", "content": "x"}] * 1025}, "invalid_value", "messages"),
         ({"messages": [{"role": "god", "content": "x"}]}, "invalid_value", "messages[0].role"),
         ({"messages": [{"content": "x"}]}, "missing_required_parameter", "messages[0].role"),
-        ({"messages": [{"role": "user", "content": None}]}, "invalid_type", "messages[0].content"),
+        ({"messages": [{"role": "user"}]}, "missing_required_parameter", "messages[0].content"),
+        ({"messages": [{"role": "user", "content": None}]}, "missing_required_parameter", "messages[0].content"),
+        ({"messages": [{"role": "user", "content": 5}]}, "invalid_type", "messages[0].content"),
+        (
+            {"messages": [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "1"}]}]},
+            "unsupported_parameter",
+            "messages[1].tool_calls",
+        ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
             "invalid_value",
@@ -154,8 +161,14 @@ def test_a_bad_prompt_is_named(prompt, code, param):
 
 CHANGES: dict[str, list[Any]] = {
     "n": [2, 0], "best_of": [2], "echo": [True], "suffix": ["x"], "presence_penalty": [0.1, -2],
-    "frequency_penalty": [1], "repetition_penalty": [1.1], "logit_bias": [{"5": 1}], "logprobs": [True, 5],
-    "top_logprobs": [3], "top_k": [1, 40], "min_p": [0.1], "min_tokens": [1], "stop_token_ids": [[5]],
+    "frequency_penalty": [1], "repetition_penalty": [1.1], "logit_bias": [{"5": 1}], "logprobs": [True, 5, 0, 0.0],
+    "top_logprobs": [3, False], "top_k": [1, 40], "min_p": [0.1], "min_tokens": [1], "stop_token_ids": [[5]],
+    "length_penalty": [1.5, True], "prompt_logprobs": [0], "use_beam_search": [True, 0], "bad_words": [["x"]],
+    "include_stop_str_in_output": [True], "skip_special_tokens": [False, 1], "structured_outputs": [{"regex": "x"}],
+    "guided_json": [{}], "guided_regex": ["x"], "guided_choice": [["x"]], "guided_grammar": ["x"],
+    "reasoning_effort": ["low", "high"], "verbosity": ["low", "high"], "add_generation_prompt": [False, 1],
+    "continue_final_message": [True, 1], "chat_template": ["x"], "chat_template_kwargs": [{"enable_thinking": False}],
+    "documents": [[{"text": "x"}]], "truncate_prompt_tokens": [5],
     "response_format": [{"type": "json_object"}], "tools": [[{"type": "function"}]], "tool_choice": ["required"],
     "functions": [[{}]], "function_call": [{"name": "x"}], "modalities": [["audio"]], "audio": [{}],
     "web_search_options": [{}],
@@ -169,6 +182,21 @@ def test_a_field_that_would_change_the_result_is_refused_and_its_neutral_values_
         assert ask(**{name: value}).prompt
     for value in CHANGES[name]:
         assert refused(ask, **{name: value}) == (400, "unsupported_parameter", name)
+
+
+@pytest.mark.parametrize("name", NEUTRAL_IN_MESSAGES)
+def test_a_field_of_a_message_is_refused_in_the_same_way(name):
+    def ask(value: Any) -> Asked:
+        return chat(messages=[{"role": "user", "content": "hi", "unknown": 1, name: value}])
+
+    for value in (None, *NEUTRAL_IN_MESSAGES[name]):
+        assert ask(value).prompt
+    for value in ("x", 0, [{}], {"name": "f"}):
+        assert refused(ask, value=value) == (400, "unsupported_parameter", f"messages[0].{name}")
+
+
+def test_the_first_unsupported_field_of_the_body_is_named():
+    assert refused(chat, top_k=5, n=2) == (400, "unsupported_parameter", "top_k")
 
 
 def test_what_stands_in_strings_does_not_nest():

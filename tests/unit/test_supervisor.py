@@ -1,6 +1,5 @@
 """The supervisor with small children in place of ranks: who is named, who ends, and what is left."""
 
-import contextlib
 import json
 import os
 import selectors
@@ -8,11 +7,11 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from waiting import eventually
 
 DEADLINE_S = 30.0
 
@@ -84,14 +83,6 @@ with wakeup, RunDirectory() as directory:
     status = supervisor.run(wakeup)
 sys.exit(status)
 """
-
-
-def eventually(condition: Callable[[], object], deadline_s: float = DEADLINE_S) -> None:
-    until = time.monotonic() + deadline_s
-    while not condition():
-        assert time.monotonic() < until, "the condition did not come true in time"
-        with contextlib.suppress(InterruptedError):
-            signal.sigtimedwait([], 0.01)
 
 
 class Up:

@@ -62,13 +62,13 @@ class Pair:
         """The vote passes: what the receivers send."""
         assert all(one.answer(ASK) for one in self.receivers)
         pages = tuple(PageId(20 + index) for index in range(-(-prompt // SIZE)))
-        granted = Granted(ROOM, "p0", prompt, pages, 0)
+        granted = Granted(ROOM, "p0", prompt, pages)
         return [sent for one in self.receivers for sent in told(one.on_plan(plan(granted)))]
 
     def opened(self, prompt: int) -> None:
         """The room is ready to be sent everywhere."""
         for one in self.senders:
-            one.on_plan(plan(Opened(ROOM, "d0", prompt)))
+            one.on_plan(plan(Opened(ROOM, "d0")))
         for sent in self.grant(prompt):
             self.senders[sent.rank].on_event(sent.message)
 
@@ -95,7 +95,7 @@ def test_a_sender_is_ready_when_the_room_is_open_and_all_its_grants_are_in():
     (sender,) = pair.senders
     first, second = pair.grant(8)
     assert sender.on_event(first.message) == []
-    assert sender.on_plan(plan(Opened(ROOM, "d0", 8))) == []
+    assert sender.on_plan(plan(Opened(ROOM, "d0"))) == []
     assert sender.on_event(second.message) == [READY]
     assert sender.on_event(second.message) == [], "a grant that comes twice says nothing new"
 
@@ -104,14 +104,14 @@ def test_grants_may_come_before_the_room_is_open():
     pair = Pair()
     for sent in pair.grant(8):
         assert pair.senders[0].on_event(sent.message) == []
-    assert pair.senders[0].on_plan(plan(Opened(ROOM, "d0", 8))) == [READY]
+    assert pair.senders[0].on_plan(plan(Opened(ROOM, "d0"))) == [READY]
 
 
 def test_grants_whose_room_never_comes_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("prefill.sender.MAX_EARLY", 2)
     (sender,) = Pair().senders
     for number in range(5):
-        sender.on_event(Grant(Room(RequestId(number), 1), RankId(0), (PageId(20),), 0))
+        sender.on_event(Grant(Room(RequestId(number), 1), RankId(0), (PageId(20),)))
     assert sender.open_rooms() == 2
 
 
@@ -123,15 +123,15 @@ def test_a_commit_for_a_foreign_layer_ends_its_room():
 
 def test_grants_may_come_before_the_handshake_is_done():
     sender = KVSender((LayerId(0), LayerId(2)), SIZE)
-    sender.on_event(Grant(ROOM, RankId(0), (PageId(20),), 0))
-    assert sender.on_plan(plan(Opened(ROOM, "d0", 4))) == []
+    sender.on_event(Grant(ROOM, RankId(0), (PageId(20),)))
+    assert sender.on_plan(plan(Opened(ROOM, "d0"))) == []
     group = Group(RoleName.DECODE, "d0", (2,))
     assert sender.on_event(PeerOpened(hello(group, 0))) == [READY]
 
 
 def test_a_room_that_nobody_takes_over_is_ready_at_once_and_posts_nothing():
     sender = KVSender((LayerId(0), LayerId(2)), SIZE)
-    assert sender.on_plan(plan(Opened(ROOM, None, 4))) == [READY]
+    assert sender.on_plan(plan(Opened(ROOM, None))) == [READY]
     sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
     assert sender.on_event(LayerRan(Tick(1), LayerId(0))) == []
     assert sender.on_event(Ran(Tick(1), ())) == [QUIET]
@@ -140,7 +140,7 @@ def test_a_room_that_nobody_takes_over_is_ready_at_once_and_posts_nothing():
 def test_a_grant_for_a_room_that_has_gone_leaves_nothing():
     pair = Pair()
     (sender,) = pair.senders
-    sender.on_plan(plan(Opened(ROOM, "d0", 8), Forgotten(ROOM)))
+    sender.on_plan(plan(Opened(ROOM, "d0"), Forgotten(ROOM)))
     for sent in pair.grant(8):
         assert sender.on_event(sent.message) == []
     assert sender.open_rooms() == 0
@@ -177,7 +177,7 @@ def test_a_peer_lost_between_vote_and_commit_is_a_fact_not_a_difference():
     (receiver,) = Pair().receivers
     receiver.answer(ASK)
     assert receiver.on_event(PeerLost("p0", RankId(0))) == []
-    assert receiver.on_plan(plan(Granted(ROOM, "p0", 8, (PageId(1), PageId(2)), 0))) == [FAILED]
+    assert receiver.on_plan(plan(Granted(ROOM, "p0", 8, (PageId(1), PageId(2))))) == [FAILED]
 
 
 def test_prefill_is_asked_nothing():

@@ -12,18 +12,18 @@ import zmq
 
 from kvtransfer.peer_link import PeerLink
 from tandem.core.config import RankOptions
+from tandem.core.ids import LEADER
 from tandem.core.members import Member
 from tandem.core.messages import Hello, OnRing
-from tandem.core.rank import LEADER
-from tandem.runtime.body import Body
 from tandem.runtime.hidden import PulledIn, open_in
 from tandem.runtime.links import Inbox, Sockets
+from tandem.runtime.resources import Resources
 
 Socket = zmq.Socket[bytes]
 
 
 @dataclass(frozen=True, slots=True)
-class Doors:
+class Endpoints:
     """Bound sockets. `leader` and `intake` are rank 0's alone."""
 
     sockets: Sockets[Socket]
@@ -35,14 +35,19 @@ class Doors:
     member: Member
 
 
-def open_doors(
-    options: RankOptions, body: Body, wake: Callable[[], None], http: str, undo: contextlib.ExitStack
-) -> Doors:
+def open_endpoints(
+    options: RankOptions,
+    resources: Resources,
+    secret: bytes,
+    wake: Callable[[], None],
+    http: str,
+    undo: contextlib.ExitStack,
+) -> Endpoints:
     """Bind on `options.bind`, or inside the run directory. Raises ConfigError."""
     name, where = f"{options.group.name}-{options.rank}", options.bind or options.run_dir
     context: zmq.Context[Socket] = zmq.Context()
     undo.callback(context.destroy, 0)
-    sockets = Sockets(context, read_secret(options.secret_file))
+    sockets = Sockets(context, secret)
     undo.callback(sockets.close)
     ring, ring_address = sockets.bind(zmq.PULL, where, f"{name}-ring")
     hidden, hidden_address = open_in(sockets, where, f"{name}-hidden", options.run_dir)
@@ -51,8 +56,8 @@ def open_doors(
     if options.rank == LEADER:
         leader, leader_address = sockets.bind(zmq.ROUTER, where, f"{name}-leader")
         intake, intake_address = sockets.bind(zmq.ROUTER, where, f"{name}-intake")
-    hello = introduce(options, body)
-    peers = PeerLink(hello, sockets, body.transport, options.group.role, where, wake, options.timer_scale)
+    hello = introduce(options, resources)
+    peers = PeerLink(hello, sockets, resources.transport, options.group.role, where, wake, options.timer_scale)
     undo.callback(peers.close)
     member = Member(
         group=options.group,
@@ -60,36 +65,31 @@ def open_doors(
         incarnation=hello.incarnation,
         boot_ms=time.time_ns() // 1_000_000,
         host=host_of(options.run_dir),
-        fingerprint=body.fingerprint,
+        fingerprint=resources.fingerprint,
         model=options.served_model_name,
         http=http,
-        limits=body.limits,
+        limits=resources.limits,
         ring=ring_address,
         hidden=hidden_address,
         leader=leader_address,
         intake=intake_address,
         peers=peers.address,
     )
-    return Doors(sockets, Inbox(ring, OnRing), hidden, leader, intake, peers, member)
+    return Endpoints(sockets, Inbox(ring, OnRing), hidden, leader, intake, peers, member)
 
 
-def introduce(options: RankOptions, body: Body) -> Hello:
+def introduce(options: RankOptions, resources: Resources) -> Hello:
     """What this incarnation says of itself to ranks of other groups."""
     return Hello(
         group=options.group.name,
         rank=options.rank,
         size=options.group.size,
         incarnation=secrets.randbits(62),
-        fingerprint=body.fingerprint,
-        transport=body.transport.kind,
-        endpoint=body.transport.endpoint,
-        region=body.engine.memory.region,
+        fingerprint=resources.fingerprint,
+        transport=resources.transport.kind,
+        endpoint=resources.transport.endpoint,
+        region=resources.engine.memory.region,
     )
-
-
-def read_secret(path: str) -> bytes:
-    """The cluster secret; empty without a file: then only unix sockets will do."""
-    return Path(path).read_bytes() if path else b""
 
 
 def host_of(run_dir: str) -> str:

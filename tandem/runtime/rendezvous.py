@@ -1,7 +1,6 @@
 """How a rank finds the rest of its ring: wait until all are registered, connect, join, and take the epoch."""
 
 import contextlib
-import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,15 +10,14 @@ import zmq
 from consensus.store_link import FollowerStore, LeaderStore, Listener, PPConsensusStore
 from tandem.core.config import RankOptions
 from tandem.core.errors import ConfigError
-from tandem.core.ids import RankId
+from tandem.core.ids import LEADER, RankId
 from tandem.core.members import Member
-from tandem.core.messages import Join
-from tandem.core.rank import LEADER
+from tandem.core.messages import Formed, Join
 from tandem.ports import HiddenOut
-from tandem.runtime.body import Body
-from tandem.runtime.doors import Doors, Socket
 from tandem.runtime.drive import GroupLost
+from tandem.runtime.endpoints import Endpoints, Socket
 from tandem.runtime.hidden import open_out
+from tandem.runtime.resources import Resources
 
 FORMING_S = 120.0
 """A ring that has not formed by then gives up and says who is missing."""
@@ -28,56 +26,76 @@ LOOK_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class NextRank:
     """The way to the next rank. A ring of one rank has none, the last rank sends no hidden states."""
 
     ring: Socket | None
     hidden: HiddenOut | None
 
+    def close(self) -> None:
+        """That process is gone: drop what waits for it."""
+        if self.ring is not None:
+            self.ring.close(0)
+        if self.hidden is not None:
+            self.hidden.close()
 
-class Meeting:
+
+class Rendezvous:
     """One rank's part in forming its ring."""
 
     def __init__(
-        self, options: RankOptions, body: Body, doors: Doors, listener: Listener, undo: contextlib.ExitStack
+        self,
+        options: RankOptions,
+        resources: Resources,
+        endpoints: Endpoints,
+        listener: Listener,
+        undo: contextlib.ExitStack,
     ) -> None:
         self._options = options
-        self._body = body
-        self._doors = doors
+        self._resources = resources
+        self._endpoints = endpoints
         self._listener = listener
         self._undo = undo
-        self._met: list[int] = []  # incarnations of the ring that this rank is connected to
-        self._way = Way(None, None)
+        self._met: tuple[int, ...] = ()  # incarnations of the ring that this rank is connected to
+        self._next = NextRank(None, None)
         self._store: PPConsensusStore | None = None
 
     def wait(
-        self, members: Callable[[], list[Member]], check: Callable[[], None], formed: threading.Event
-    ) -> tuple[Way, PPConsensusStore]:
-        """Until the ring has formed and this rank knows the way on. `check` is called often and may raise.
+        self,
+        members: Callable[[], list[Member]],
+        formed: Callable[[], Formed | None],
+        check: Callable[[], None],
+    ) -> tuple[Formed, NextRank, PPConsensusStore]:
+        """Until the ring has formed of the very processes that this rank is connected to. `check` may raise.
 
         Raises GroupLost when the deadline passes, ConfigError when ranks were started differently.
         """
-        deadline_s = time.monotonic() + FORMING_S * self._options.timer_scale
-        if self._doors.leader is not None:
+        patience_s = FORMING_S * self._options.timer_scale
+        deadline_s = time.monotonic() + patience_s
+        if self._endpoints.leader is not None:
             size, scale = self._options.group.size, self._options.timer_scale
-            self._start(LeaderStore(self._doors.leader, size, self._join(), self._listener, scale))
-        while not (formed.wait(LOOK_S) and self._met):
+            self._start(LeaderStore(self._endpoints.leader, size, self._join(), self._listener, scale))
+        while (agreed := formed()) is None or agreed.incarnations != self._met or self._store is None:
             check()
             ring = self._ring(members())
-            incarnations = [member.incarnation for member in ring]
+            incarnations = tuple(member.incarnation for member in ring)
             if len(ring) == self._options.group.size and incarnations != self._met:
                 self._connect(ring)  # also when a rank has come back as another process
                 self._met = incarnations
             if time.monotonic() > deadline_s:
-                raise GroupLost(f"the ring did not form within {FORMING_S:.0f} s: missing are {self.missing(ring)}")
-        assert self._store is not None
-        return self._way, self._store
+                raise GroupLost(f"the ring did not form within {patience_s:.0f} s: {self._missing(ring)}")
+            time.sleep(LOOK_S)
+        return agreed, self._next, self._store
 
-    def missing(self, ring: list[Member]) -> str:
-        """Ranks that are not registered, or have not joined, for people."""
+    def _missing(self, ring: list[Member]) -> str:
+        """Who is not there, for people: rank 0 knows who has joined, the others who is registered."""
         there = {member.rank for member in ring}
         absent = [rank for rank in range(self._options.group.size) if rank not in there]
-        return f"ranks {absent}" if absent else "ranks that are registered but have not joined"
+        if absent:
+            return f"ranks {absent} are not in the registry"
+        if isinstance(self._store, LeaderStore):
+            return f"ranks {self._store.missing} have not joined"
+        return "rank 0 has not said so"
 
     def _ring(self, members: list[Member]) -> list[Member]:
         mine = [member for member in members if member.group.name == self._options.group.name]
@@ -90,17 +108,18 @@ class Meeting:
         return mine
 
     def _connect(self, ring: list[Member]) -> None:
-        options, sockets = self._options, self._doors.sockets
+        options, sockets = self._options, self._endpoints.sockets
+        self._next.close()
         following = ring[(options.rank + 1) % options.group.size]
         if options.group.size > 1:
             hidden = None
             if following.rank != LEADER:
-                limits = self._body.limits
-                slot_bytes = max(limits.max_prefill_tokens, limits.max_rooms) * self._body.engine.hidden_bytes
-                host = self._doors.member.host
+                limits = self._resources.limits
+                slot_bytes = max(limits.max_prefill_tokens, limits.max_rooms) * self._resources.engine.hidden_bytes
+                host = self._endpoints.member.host
                 hidden = open_out(sockets, host, following, options.run_dir, slot_bytes)
                 self._undo.callback(hidden.close)
-            self._way = Way(sockets.connect(zmq.PUSH, following.ring), hidden)
+            self._next = NextRank(sockets.connect(zmq.PUSH, following.ring), hidden)
         if options.rank != LEADER:
             if self._store is not None:
                 self._store.stop()
@@ -108,7 +127,7 @@ class Meeting:
             self._start(FollowerStore(leader, self._join(), self._listener, options.timer_scale))
 
     def _join(self) -> Join:
-        member = self._doors.member
+        member = self._endpoints.member
         return Join(
             RankId(member.rank), member.incarnation, member.boot_ms, member.limits.num_pages, member.fingerprint
         )

@@ -1,6 +1,5 @@
 """What a rank computes and moves KV with, before it knows anybody."""
 
-import contextlib
 from dataclasses import dataclass
 
 import msgspec
@@ -14,7 +13,7 @@ from tandem.ports import Engine, Transport
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class Resources:
     """An engine with an empty page pool, registered with a transport."""
 
     engine: Engine
@@ -23,12 +22,15 @@ class Body:
     limits: Limits  # with the model's context
 
 
-def load_body(options: RankOptions, undo: contextlib.ExitStack) -> Body:
-    """Load this stage's layers and make its pages writable for peers. Raises ConfigError."""
+def load_resources(options: RankOptions) -> Resources:
+    """Load this stage's layers and make its pages writable for peers. Raises ConfigError.
+
+    The transport is left to the process's end: destroying Mooncake's engine takes up to seconds and gains nothing then.
+    """
     shape = read_shape(options.model)
     dtype = resolve_dtype(options.dtype)
     engine = build_engine(
-        options.model,
+        shape,
         options.group.layers(options.rank),
         page_size=options.limits.page_size,
         num_pages=options.limits.num_pages,
@@ -38,10 +40,9 @@ def load_body(options: RankOptions, undo: contextlib.ExitStack) -> Body:
     transport = with_faults(
         MooncakeTransport(options.bind or "127.0.0.1", options.transport_protocol, options.transport_device)
     )
-    undo.callback(transport.close)
     region = engine.memory.region
     transport.register(region.base, region.bytes)
-    return Body(
+    return Resources(
         engine,
         transport,
         fingerprint(shape, dtype, options.limits.page_size),

@@ -1,0 +1,128 @@
+"""What rank 0 does besides being a rank: it gathers inputs, opens ticks, checks returns and speaks for the group."""
+
+from consensus.leader import Leader, conclusions
+from consensus.ring import unanimous
+from tandem.core.effects import Effect, TellPeer, TellRouter
+from tandem.core.errors import Divergence
+from tandem.core.events import Combined, Event
+from tandem.core.ids import LEADER, Room, Slot, Tick
+from tandem.core.inputs import Abort, FirstToken, Frame, Harvest, Kind, Outcome, Submit
+from tandem.core.messages import Cancel, Cancelled, Done, Fact, Quiet, Return, Token
+from tandem.core.plan import Emitted, Ended, Forgotten, HandedOff, Note, Opened, Plan, Settled, ToldPeer
+from tandem.core.scheduler import Scheduler
+
+
+class Head:
+    """Only rank 0 has one. It reads the scheduler and never changes it: what it gathers goes into the next frame."""
+
+    def __init__(self, group: str, scheduler: Scheduler) -> None:
+        self._group = group
+        self._scheduler = scheduler
+        self._leader = Leader(scheduler.role.kinds)
+        self._facts: dict[Room, Fact] = {}  # the group's facts, also of rooms that are not here yet
+        self._digests: dict[Tick, int] = {}  # of ticks whose return is out, oldest first
+        self._unstarted: Tick | None = None  # launched, but this stage has not begun it
+        self._slot = Slot(0)
+
+    def gather(self, event: Event) -> None:
+        """What is said to the group, and what its facts entail."""
+        match event:
+            case Submit() | FirstToken():
+                self._leader.arrive(event)
+            case Cancel(room=room, reason=reason):
+                self._leader.arrive(Abort(room, reason))
+            case Cancelled(group=group, room=room, reason=reason):
+                self._leader.arrive(Abort(room, reason, group))
+            case Quiet(room=room):
+                if self._scheduler.role.knows(room):
+                    self._leader.conclude(room, Kind.QUIET)
+            case Combined(room=room, fact=fact):
+                self._combined(room, fact)
+            case _:
+                pass
+
+    def _combined(self, room: Room, fact: Fact | None) -> None:
+        """Conclude at once if the room is here, else when it comes."""
+        if fact is None:
+            self._facts.pop(room, None)
+            return
+        self._facts[room] = fact
+        if self._scheduler.role.knows(room):
+            for kind in conclusions(fact):
+                self._leader.conclude(room, kind)
+
+    # opening ticks
+
+    def open(self, now_ms: int) -> tuple[Frame, int | None] | None:
+        """The next frame and its fresh ballot, or None while there is nothing to do.
+
+        A tick is opened only when this rank's own stage has begun the one before: newcomers join as late as possible.
+        """
+        if not self.may_tick:
+            return None
+        scheduler, leader = self._scheduler, self._leader
+        slot, can_run = scheduler.role.next_slot(self._slot, scheduler.flights, leader.returned)
+        tick = Tick(scheduler.tick + 1)
+        due = scheduler.wake_ms is not None and scheduler.wake_ms <= now_ms
+        questions = len(scheduler.votes.on_baton(tick))
+        if not (can_run or due or questions or leader.waiting):
+            return None
+        if slot >= 0:
+            self._slot = slot
+        return leader.take(tick, slot, now_ms), unanimous(questions) if questions else None
+
+    @property
+    def may_tick(self) -> bool:
+        """Whether this stage has begun all that was launched."""
+        return self._unstarted is None
+
+    def launched(self, plan: Plan) -> None:
+        """A plan with rows is on its way: its return is expected."""
+        self._digests[plan.tick] = plan.digest
+        self._unstarted = plan.tick
+
+    def started(self, tick: Tick) -> None:
+        """This stage has begun a tick."""
+        if self._unstarted is not None and tick >= self._unstarted:
+            self._unstarted = None
+
+    # what comes back
+
+    def returned(self, message: Return) -> None:
+        """Digests are compared before a harvest enters a frame. Raises Divergence."""
+        expected = next(iter(self._digests.items()), None)
+        if expected != (message.tick, message.digest):
+            raise Divergence(f"return of (tick, digest) {(message.tick, message.digest)}, rank 0 expects {expected}")
+        del self._digests[message.tick]
+        self._leader.harvest(Harvest(message.tick, message.tokens))
+
+    def balloted(self, tick: Tick, yes: int) -> None:
+        """A vote is decided."""
+        self._leader.ballot(Outcome(tick, yes))
+
+    def awaiting(self) -> Tick | None:
+        """The oldest tick whose return is out."""
+        return next(iter(self._digests), None)
+
+    # what the plan says to others
+
+    def speak(self, note: Note) -> list[Effect]:
+        """One note of a plan, as a message to a router or to the peer group's rank 0."""
+        match note:
+            case Opened(room=room):
+                self._combined(room, self._facts.get(room))
+            case Emitted(room=room, index=index, token=token):
+                return [TellRouter(Token(room, index, token))]
+            case Ended(room=room, reason=reason):
+                return [TellRouter(Done(room, reason))]
+            case HandedOff(room=room, peer=peer, token=token):
+                return [TellPeer(peer, LEADER, FirstToken(room, token))]
+            case ToldPeer(room=room, peer=peer, reason=reason):
+                return [TellPeer(peer, LEADER, Cancelled(self._group, room, reason))]
+            case Settled(room=room, peer=peer):
+                return [TellPeer(peer, LEADER, Quiet(room))]
+            case Forgotten(room=room):
+                self._leader.forget(room)
+            case _:
+                pass  # for the couriers
+        return []

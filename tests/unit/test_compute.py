@@ -1,0 +1,117 @@
+"""The engine's thread: plans in order, an event for what happens, and a failure that is heard of."""
+
+import queue
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tandem.core.events import LayerRan, Ran, Started
+from tandem.core.ids import NO_SLOT, LayerId, PageId, RequestId, Room, Tick
+from tandem.core.plan import Plan, Row
+from tandem.core.requests import Sampling
+from tandem.ports import Sampled
+from tandem.runtime.compute import ComputeThread
+
+DEADLINE_S = 30.0
+ROOM, OTHER = Room(RequestId(1), 1), Room(RequestId(2), 1)
+
+
+def row(room: Room, *, samples: bool = True) -> Row:
+    return Row(room, (1,), 0, (PageId(0),), samples, Sampling())
+
+
+def plan(tick: int, *rows: Row) -> Plan:
+    return Plan(Tick(tick), NO_SLOT, rows, (), (), 0)
+
+
+class Engine:
+    """Two layers; gives back `result`, raises it if it is an error, and keeps what it was given."""
+
+    def __init__(self, result: Sampled | memoryview | BaseException) -> None:
+        self.result = result
+        self.given: list[tuple[Plan, bytes | None]] = []
+
+    def run(self, plan: Plan, hidden: memoryview | None, layer_ran: Callable[[LayerId], None]) -> memoryview | Sampled:
+        self.given.append((plan, None if hidden is None else bytes(hidden)))
+        layer_ran(LayerId(0))
+        if isinstance(self.result, BaseException):
+            raise self.result
+        layer_ran(LayerId(1))
+        return self.result
+
+
+class Told:
+    """A compute thread, and what it has told."""
+
+    def __init__(self, engine: Engine, *, layers: bool) -> None:
+        self.queue: queue.SimpleQueue[object] = queue.SimpleQueue()
+        self.thread = ComputeThread(engine, self.queue.put, self.queue.put, layers=layers)  # type: ignore[arg-type]
+
+    def next(self, count: int) -> list[object]:
+        return [self.queue.get(timeout=DEADLINE_S) for _ in range(count)]
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., Told]]:
+    started: list[Told] = []
+
+    def make(engine: Engine, *, layers: bool = False) -> Told:
+        started.append(Told(engine, layers=layers))
+        return started[-1]
+
+    yield make
+    for told in started:
+        told.thread.close(DEADLINE_S)
+        assert not told.thread._thread.is_alive()
+
+
+def test_the_last_stage_tells_whose_tokens_it_has_drawn(start: Callable[..., Told]):
+    told = start(Engine(((7,), (8,))))
+    told.thread.submit(plan(3, row(ROOM), row(Room(RequestId(9), 1), samples=False), row(OTHER)), None)
+    assert told.next(2) == [Started(Tick(3)), Ran(Tick(3), ((ROOM, (7,)), (OTHER, (8,))))]
+
+
+def test_another_stage_keeps_its_hidden_states_until_they_are_taken(start: Callable[..., Told]):
+    engine = Engine(memoryview(b"out"))
+    told = start(engine)
+    told.thread.submit(plan(3, row(ROOM)), memoryview(b"in"))
+    assert told.next(2) == [Started(Tick(3)), Ran(Tick(3), ())]
+    assert engine.given == [(plan(3, row(ROOM)), b"in")]
+    assert told.thread.take_output(Tick(3)) == b"out"
+    with pytest.raises(KeyError):
+        told.thread.take_output(Tick(3))
+
+
+def test_plans_run_one_after_the_other_in_order(start: Callable[..., Told]):
+    told = start(Engine(()))
+    for tick in range(3):
+        told.thread.submit(plan(tick), None)
+    assert told.next(6) == [event for tick in range(3) for event in (Started(Tick(tick)), Ran(Tick(tick), ()))]
+
+
+def test_layers_are_told_to_those_who_send_them(start: Callable[..., Told]):
+    told = start(Engine(()), layers=True)
+    told.thread.submit(plan(1), None)
+    layers = [LayerRan(Tick(1), LayerId(layer)) for layer in (0, 1)]
+    assert told.next(4) == [Started(Tick(1)), *layers, Ran(Tick(1), ())]
+
+
+@pytest.mark.parametrize("error", [RuntimeError("out of memory"), KeyboardInterrupt()], ids=["error", "interrupt"])
+def test_an_engine_that_raises_is_heard_of(start: Callable[..., Told], error: BaseException):
+    told = start(Engine(error), layers=True)
+    told.thread.submit(plan(1), None)
+    assert told.next(3) == [Started(Tick(1)), LayerRan(Tick(1), LayerId(0)), error]
+
+
+def test_tokens_that_do_not_fit_the_rows_are_a_failure(start: Callable[..., Told]):
+    told = start(Engine(((7,), (8,))))
+    told.thread.submit(plan(1, row(ROOM)), None)
+    assert isinstance(told.next(2)[1], ValueError)
+
+
+def test_nothing_runs_after_the_end(start: Callable[..., Told]):
+    engine = Engine(())
+    told = start(engine)
+    told.thread.close(DEADLINE_S)
+    told.thread.submit(plan(1), None)
+    assert engine.given == []

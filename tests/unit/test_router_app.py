@@ -1,0 +1,32 @@
+"""The router's main, up to where it would serve: its options, and what it says when they cannot work."""
+
+import socket
+
+import pytest
+
+from router.app import Parts, Router
+from router.ports import Model
+from router.service import Rules
+from tandem.core.config import RouterOptions
+from tandem.core.errors import ConfigError
+
+
+def router(**options) -> Router:
+    named = {"cluster": "", "model": "m", "served_model_name": "", "registry_url": "", "port": 0, **options}
+    return Router(RouterOptions(**named), Parts(Model("m", 1, None), list, lambda context: None))
+
+
+def test_what_the_operator_sets_becomes_the_rules():
+    assert router().rules == Rules()
+    chosen = router(max_concurrent_requests=7, request_timeout_s=3.0, timer_scale=5.0)
+    assert chosen.rules == Rules(max_concurrent_requests=7, request_timeout_s=3.0, timer_scale=5.0)
+
+
+@pytest.mark.parametrize(
+    ("option", "flags"), [("port", "--host or --port"), ("admin_port", "--admin-host or --admin-port")]
+)
+def test_a_port_that_is_taken_is_told_with_its_flags(option, flags):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"127.0.0.1:{port}: .*; choose another {flags}$"):
+            router(**{option: port}).serve(lambda url, admin_url: None)
