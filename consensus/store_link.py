@@ -69,8 +69,6 @@ class _Link:
         self._stopping = True
         self._wakeups.wake()
         self._thread.join(STOP_S)
-        if not self._thread.is_alive():
-            self._wakeups.close()
 
     def __setitem__(self, room: Room, fact: Fact) -> None:
         """Learn a fact; it is on its way to rank 0 when this returns."""
