@@ -1,5 +1,6 @@
 """How a ring forms: rank 0 waits until every rank has joined, then names the epoch and what all of them can hold."""
 
+from tandem.core.config import Limits
 from tandem.core.errors import ConfigError
 from tandem.core.ids import Epoch, RankId
 from tandem.core.messages import Formed, Join
@@ -18,17 +19,13 @@ class Forming:
     def on(self, join: Join) -> Formed | None:
         """A rank joins, or says so again; the answer once all are here. A new incarnation replaces the old one.
 
-        Raises ConfigError when two ranks were started with different models or layouts.
+        Raises ConfigError when two ranks were started differently.
         """
         if not 0 <= join.rank < self._size:
             raise ConfigError(f"rank {join.rank} joins, but pp-size is {self._size} here: give all ranks the same")
         self._joins[join.rank] = join
         for other in self._joins.values():
-            if other.fingerprint != join.fingerprint:
-                raise ConfigError(
-                    f"rank {other.rank} has fingerprint {other.fingerprint}, rank {join.rank} has {join.fingerprint}: "
-                    "start all ranks with the same model, dtype and page-size"
-                )
+            _agree(other, join)
         return self.formed
 
     @property
@@ -37,7 +34,7 @@ class Forming:
         if len(self._joins) < self._size:
             return None
         newest = max(join.boot_ms for join in self._joins.values()) << BOOT_SHIFT
-        pages = min(join.num_pages for join in self._joins.values())
+        pages = min(join.limits.num_pages for join in self._joins.values())
         incarnations = tuple(self._joins[RankId(rank)].incarnation for rank in range(self._size))
         return Formed(Epoch(newest + 1), pages, incarnations)
 
@@ -45,3 +42,17 @@ class Forming:
     def missing(self) -> list[RankId]:
         """Ranks that have not joined, for the log."""
         return [RankId(rank) for rank in range(self._size) if rank not in self._joins]
+
+
+def _agree(one: Join, other: Join) -> None:
+    """Two ranks must be told the same; only the pages they can hold may differ. Raises ConfigError."""
+    for field in Limits.__struct_fields__:
+        ours, theirs = getattr(one.limits, field), getattr(other.limits, field)
+        if field != "num_pages" and ours != theirs:
+            flag = field.replace("_", "-")
+            raise ConfigError(f"{flag} is {ours} on rank {one.rank}, {theirs} on rank {other.rank}: give all the same")
+    if one.fingerprint != other.fingerprint:
+        raise ConfigError(
+            f"rank {one.rank} has fingerprint {one.fingerprint}, rank {other.rank} has {other.fingerprint}: "
+            "start all ranks with the same model and dtype"
+        )

@@ -107,6 +107,11 @@ class AnsweringLink:
         """See PeerLink."""
         return {}
 
+    @property
+    def greeting(self) -> bool:
+        """See PeerLink: this side is greeted."""
+        return False
+
     def tick(self, now_s: float) -> None:
         """Nothing to resend on this side: the time is noted."""
         self._now_s = now_s

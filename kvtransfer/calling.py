@@ -92,6 +92,11 @@ class CallingLink:
         """See PeerLink."""
         return [peer.inbox.socket for peer in self._peers.values()]
 
+    @property
+    def greeting(self) -> bool:
+        """See PeerLink."""
+        return any(peer.said_s is None for peer in self._peers.values())
+
     def tick(self, now_s: float) -> None:
         """Greet again where that is due."""
         self._now_s = now_s

@@ -83,6 +83,11 @@ class PeerLink:
         """Say Hello again where that is due. Call it every second or so with monotonic seconds."""
         self._side.tick(now_s)
 
+    @property
+    def greeting(self) -> bool:
+        """Whether somebody could not be greeted yet."""
+        return self._side.greeting
+
     def close(self) -> None:
         """Close the sockets."""
         self._side.close()

@@ -15,6 +15,7 @@ import enum
 
 import msgspec
 
+from tandem.core.config import Limits
 from tandem.core.ids import Epoch, LayerId, PageId, RankId, Room, Tick
 from tandem.core.inputs import FirstToken, Frame, Submit, Tokens
 from tandem.core.requests import Reason
@@ -168,12 +169,12 @@ class Fact(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Join(_Message, frozen=True):
-    """A rank is ready to form the ring: its start time (ms since 1970) and what it can hold."""
+    """A rank is ready to form the ring: its start time (ms since 1970), what it was told and what it can hold."""
 
     rank: RankId
     incarnation: int
     boot_ms: int
-    num_pages: int
+    limits: Limits
     fingerprint: str
 
 

@@ -1,18 +1,22 @@
 """What a client asked for, in the form the groups see it: token ids only, no text."""
 
 import enum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from tandem.core.config import Limits
 from tandem.core.ids import Room
+
+TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
     """How to draw a token from its logits. A token depends on (logits, sampling, position) and nothing else."""
 
-    temperature: float = 0.0  # 0 is greedy
-    top_p: float = 1.0
+    temperature: Annotated[float, Meta(ge=0, le=100)] = 0.0  # 0 is greedy
+    top_p: Annotated[float, Meta(gt=0, le=1)] = 1.0
     seed: int = 0
 
 
@@ -20,8 +24,8 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     """One attempt of one request, as the router hands it to both groups of a pair."""
 
     room: Room
-    prompt: tuple[int, ...]
-    max_tokens: int  # tokens to generate, >= 1
+    prompt: tuple[TokenId, ...]
+    max_tokens: Annotated[int, Meta(ge=1)]  # tokens to generate
     stop_ids: tuple[int, ...]  # end-of-sequence ids; empty with ignore_eos
     sampling: Sampling
     peer: str | None  # the other group of the pair; None: the prefill group finishes it alone

@@ -12,18 +12,19 @@ from kvtransfer.peer_link import PeerLink
 from kvtransfer.posting import Posting
 from tandem.core.effects import Effect, Forget, Launch, Observe, Post, SendHidden, SendNext, TellPeer, TellRouter
 from tandem.core.events import Combined, Event, LayerRan, Moved, Ran, Started, Woke
-from tandem.core.ids import Tick
-from tandem.core.messages import Hidden, OnRing
+from tandem.core.messages import OnRing
 from tandem.core.rank import Rank
 from tandem.ports import HiddenOut
 from tandem.runtime.compute import ComputeThread
-from tandem.runtime.hidden import PulledIn
 from tandem.runtime.inbox import ThreadInbox
-from tandem.runtime.links import Decoder, Inbox, Malformed, encode, post
+from tandem.runtime.links import Inbox, encode, post
+from tandem.runtime.payloads import Payloads
 from tandem.runtime.router_link import RouterLink
 
 HOUSEKEEPING_S = 1.0
 """Resends and silent routers are looked after this often; the longest the loop sleeps."""
+HURRY_S = 0.05
+"""The same while a peer could not be greeted yet, for want of a connection."""
 
 
 class GroupLost(Exception):
@@ -53,7 +54,7 @@ class Links:
 
     ring_in: Inbox[OnRing]
     ring_out: "zmq.Socket[bytes] | None"  # None: the ring has one rank
-    hidden_in: PulledIn | None  # None: rank 0
+    payloads: Payloads | None  # None: rank 0
     hidden_out: HiddenOut | None
     routers: RouterLink | None  # rank 0
     peers: PeerLink
@@ -70,12 +71,10 @@ class Drive:
         self.links = links
         self._compute = compute
         self._started_s = time.monotonic()
-        self._payloads: dict[Tick, memoryview] = {}
-        self._headers: Decoder[Hidden] = Decoder(Hidden)
         self._stopping = False
         self._next_housekeeping_s = 0.0
         self._own = [links.inbox.fd, links.ring_in.socket]
-        self._own += [links.hidden_in.socket] if links.hidden_in is not None else []
+        self._own += [links.payloads.link.socket] if links.payloads is not None else []
         self._own += [links.routers.socket] if links.routers is not None else []
         self.watch_peers()
 
@@ -106,8 +105,8 @@ class Drive:
 
     def on(self, event: Event) -> None:
         """Feed the rank and carry out what comes of it."""
-        if isinstance(event, Ran) and self.links.hidden_in is not None:
-            self.links.hidden_in.release()  # the forward has read its input
+        if isinstance(event, Ran) and self.links.payloads is not None:
+            self.links.payloads.done(event.tick)
         for effect in self.rank.on(event, self.now_ms()):
             self._do(effect)
 
@@ -128,7 +127,8 @@ class Drive:
             yield message
         if links.ring_in.malformed:
             raise GroupLost("a malformed message came over the ring")
-        yield from self._hidden()
+        if links.payloads is not None:
+            yield from links.payloads.receive()
         if links.routers is not None:
             yield from links.routers.receive(time.monotonic())
         yield from links.peers.receive()
@@ -143,18 +143,6 @@ class Drive:
                 case _:
                     item.answer(self)
 
-    def _hidden(self) -> Iterator[Event]:
-        hidden = self.links.hidden_in
-        while hidden is not None and (received := hidden.receive()) is not None:
-            try:
-                header = self._headers(received[0])
-            except Malformed as error:
-                raise GroupLost(f"a malformed header came with hidden states: {error}") from None
-            self._payloads[header.tick] = received[1]
-            yield header
-        if hidden is not None and hidden.malformed:
-            raise GroupLost("a malformed message came with hidden states")
-
     # what goes out
 
     def _do(self, effect: Effect) -> None:
@@ -167,7 +155,7 @@ class Drive:
                 assert links.hidden_out is not None
                 links.hidden_out.send(encode(header), memoryview(self._compute.take_output(header.tick)))
             case Launch(plan=plan):
-                self._compute.submit(plan, self._payloads.pop(plan.tick, None))
+                self._compute.submit(plan, links.payloads.take(plan.tick) if links.payloads is not None else None)
             case Observe(room=room, fact=fact):
                 links.store[room] = fact
             case Forget(room=room):
@@ -193,7 +181,7 @@ class Drive:
         now_s = time.monotonic()
         if now_s < self._next_housekeeping_s:
             return
-        self._next_housekeeping_s = now_s + HOUSEKEEPING_S
+        self._next_housekeeping_s = now_s + (HURRY_S if self.links.peers.greeting else HOUSEKEEPING_S)
         self.links.peers.tick(now_s)
         if self.links.routers is not None:
             for cancel in self.links.routers.abandoned(now_s):

@@ -18,6 +18,7 @@ import redis.retry
 from tandem.core.errors import ConfigError
 from tandem.core.members import Member
 
+WITHDRAW_S = 0.5
 LEASE_MS = 5000
 PERIOD_S = 1.0
 HURRY_S = 0.1
@@ -143,15 +144,10 @@ class RegistryLoop:
         self._settled = True
 
     def stop(self) -> None:
-        """End the thread and take this rank's entry away, if the registry can be reached."""
+        """End the thread, which takes this rank's entry away; one that the registry keeps waiting is left behind."""
         self._stopping.set()
         if self._thread.ident is not None:
-            self._thread.join()
-        try:
-            self._registry.withdraw(self._member)
-        except redis.RedisError as error:
-            log.info("registry: not withdrawn, the lease ends by itself: %s", error)
-        self._registry.close()
+            self._thread.join(WITHDRAW_S)
 
     def _run(self) -> None:
         failures = 0
@@ -163,6 +159,11 @@ class RegistryLoop:
                 wait_s = min(BACK_OFF_S[0] * 2**failures, BACK_OFF_S[1])
                 failures = min(failures + 1, 16)
             self._stopping.wait(wait_s)
+        try:
+            self._registry.withdraw(self._member)
+        except redis.RedisError as error:
+            log.info("registry: not withdrawn, the lease ends by itself: %s", error)
+        self._registry.close()
 
     def _round(self) -> bool:
         try:

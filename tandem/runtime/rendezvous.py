@@ -128,9 +128,7 @@ class Rendezvous:
 
     def _join(self) -> Join:
         member = self._endpoints.member
-        return Join(
-            RankId(member.rank), member.incarnation, member.boot_ms, member.limits.num_pages, member.fingerprint
-        )
+        return Join(RankId(member.rank), member.incarnation, member.boot_ms, member.limits, member.fingerprint)
 
     def _start(self, store: PPConsensusStore) -> None:
         self._store = store

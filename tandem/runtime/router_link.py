@@ -11,6 +11,7 @@ from tandem.core.messages import SILENT_S, Cancel, Done, Load, ToGroup, Token, W
 from tandem.core.requests import Reason
 from tandem.runtime.links import RouterInbox, encode, post
 
+FAREWELL_MS = 100
 MAX_TAKEN = 256
 """Messages of one round; the next poll returns at once for the rest."""
 
@@ -75,6 +76,12 @@ class RouterLink:
         identity = self._owner.pop(room, None)
         if identity is not None:
             self._routers[identity].rooms.pop(room, None)
+
+    def close(self) -> None:
+        """The group ends: every open request hears so, and the messages get FAREWELL_MS to leave."""
+        for room in list(self._owner):
+            self.tell(Done(room, Reason.GROUP_LOST))
+        self._inbox.socket.close(FAREWELL_MS)
 
     def abandoned(self, now_s: float) -> list[Cancel]:
         """Abort the rooms of routers that have fallen silent."""

@@ -17,7 +17,7 @@ from tandem.assembly import build_rank
 from tandem.core.config import RankOptions, RoleName
 from tandem.core.errors import ConfigError, Divergence
 from tandem.core.events import Combined
-from tandem.core.ids import LEADER, Room
+from tandem.core.ids import Room
 from tandem.core.members import Member
 from tandem.core.messages import Fact, Formed
 from tandem.core.rank import Rank
@@ -29,6 +29,7 @@ from tandem.runtime.health import Health, State
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.leash import leash
 from tandem.runtime.links import read_secret
+from tandem.runtime.payloads import Payloads
 from tandem.runtime.registry import Registry, RegistryLoop
 from tandem.runtime.rendezvous import NextRank, Rendezvous
 from tandem.runtime.resources import Resources, load_resources
@@ -158,10 +159,11 @@ class Stage:
         routers = None
         if endpoints.intake is not None:
             routers = RouterLink(endpoints.intake, lambda: load_of(rank), self.options.timer_scale)
+            self._undo.callback(routers.close)
         return Links(
             ring_in=endpoints.ring,
             ring_out=following.ring,
-            hidden_in=None if rank.place.rank == LEADER else endpoints.hidden,
+            payloads=None if rank.place.first else Payloads(endpoints.hidden, rank.place.epoch),
             hidden_out=following.hidden,
             routers=routers,
             peers=endpoints.peers,

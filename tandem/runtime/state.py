@@ -69,7 +69,7 @@ def describe(drive: Drive) -> State:
         "sessions": rank.courier.open_rooms(),
         "facts": len(links.store),
         "unacked_ms": links.store.unacked_age_ms(),
-        "stale_messages": rank.stale,
+        "stale_messages": rank.stale + (links.payloads.stale if links.payloads is not None else 0),
         "strangers": links.store.strangers if isinstance(links.store, LeaderStore) else 0,
         "routers": {"undelivered": links.routers.undelivered, "malformed": links.routers.malformed}
         if links.routers is not None

@@ -4,13 +4,22 @@ import msgspec
 import pytest
 
 from consensus.forming import Forming
+from tandem.core.config import Limits
 from tandem.core.errors import ConfigError
 from tandem.core.ids import RankId
 from tandem.core.messages import Formed, Join
 
 
-def join(rank: int, incarnation: int = 1, boot_ms: int = 1_000, num_pages: int = 64, fingerprint: str = "f") -> Join:
-    return Join(RankId(rank), incarnation, boot_ms, num_pages, fingerprint)
+def join(rank: int, incarnation: int = 1, boot_ms: int = 1_000, fingerprint: str = "f", **limits: int) -> Join:
+    return Join(RankId(rank), incarnation, boot_ms, Limits(**limits), fingerprint)
+
+
+@pytest.mark.parametrize("field", [field for field in Limits.__struct_fields__ if field != "num_pages"])
+def test_ranks_that_were_told_different_limits_do_not_form_a_ring(field: str):
+    forming = Forming(2)
+    forming.on(join(0))
+    with pytest.raises(ConfigError, match=f"{field.replace('_', '-')} is .* on rank 0"):
+        forming.on(join(1, **{field: 1_000_003}))
 
 
 def formed(*joins: Join) -> Formed:

@@ -11,6 +11,7 @@ from waiting import eventually
 
 from consensus import store_link
 from consensus.store_link import FollowerStore, LeaderStore, PPConsensusStore
+from tandem.core.config import Limits
 from tandem.core.ids import Epoch, RankId, RequestId, Room
 from tandem.core.messages import Fact, Facts, Formed, Heartbeat, Join, Progress
 from tandem.runtime.links import Sockets, encode, post
@@ -22,7 +23,7 @@ PATIENT, HASTY = 20.0, 0.1
 
 
 def join(rank: int, incarnation: int = 1, fingerprint: str = "f") -> Join:
-    return Join(RankId(rank), incarnation, 1_000, 64, fingerprint)
+    return Join(RankId(rank), incarnation, 1_000, Limits(num_pages=64), fingerprint)
 
 
 class Heard:
