@@ -1,13 +1,14 @@
 """Writes that fail: an honest error, and pages that come back only when nobody can write into them any more."""
 
 import json
+import urllib.request
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 import pytest
 from cluster import Cluster, held_by
 from fake_model import FAKE, complete, expected
-from streams import asking, events
+from streams import DEADLINE_S, asking, events
 from waiting import eventually
 
 from tandem.runtime.embedded import EmbeddedRegistry
@@ -68,8 +69,14 @@ def test_an_external_registry_serves_as_well(tmp_path_factory: pytest.TempPathFa
         registry.stop()
 
 
+def usable_groups(cluster: Cluster) -> int:
+    with urllib.request.urlopen(f"{cluster.admin_url}/workers", timeout=DEADLINE_S) as answer:
+        return sum(group["usable"] for group in json.load(answer)["workers"])
+
+
 def test_requests_are_spread_over_all_pairs_of_groups() -> None:
     with Cluster(*FAKE, "--prefill-groups", "2", "--decode-groups", "2", "--prefill-pp", "1") as cluster:
+        eventually(lambda: usable_groups(cluster) == 4, "the router has heard all groups")
         for number in range(8):
             prompt = [65 + number, *PROMPT]
             answer = complete(cluster, prompt=prompt, max_tokens=8, ignore_eos=True)
