@@ -1,9 +1,11 @@
 """A real `tandem up` for process tests, with what its ranks say of themselves."""
 
 import json
+import tempfile
 import threading
 import time
 import urllib.request
+from pathlib import Path
 from typing import Any
 
 import bench.cluster
@@ -12,10 +14,17 @@ State = dict[str, Any]
 
 LOOK_S = 0.02
 ANSWER_S = 10.0
+DUMPS = Path(tempfile.gettempdir()) / "tandem-test-dumps"
 
 
 class Cluster(bench.cluster.Cluster):
-    """`with Cluster("--model", "fake:8") as cluster`: see bench.cluster for what it has."""
+    """`with Cluster("--model", "fake:8") as cluster`: see bench.cluster for what it has.
+
+    What its ranks leave behind when they are killed goes to a temporary directory, not to the user's.
+    """
+
+    def __init__(self, *arguments: str) -> None:
+        super().__init__(*arguments, f"--dump-dir={DUMPS}")
 
     def states(self) -> dict[str, State]:
         """GET /state of every rank, by name such as p0.1."""
