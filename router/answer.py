@@ -37,10 +37,11 @@ class Answer(Response):
         rid: RequestId = scope["state"]["rid"]
         rules = self._service.rules
         deadline = asyncio.get_running_loop().time() + rules.request_timeout_s
-        with self._service.admission():
+        with self._service.reading():
             payload = await read_body(scope, receive, rules.max_payload_bytes, rules.body_timeout_s)
-            if payload is None:
-                return
+        if payload is None:
+            return
+        with self._service.admission():
             ask, pair, exchange = await self._service.begin(self._dialect, payload, rid, deadline)
             gone = asyncio.create_task(_watch(receive, exchange.abandon))
             form = Format(self._dialect, rid, self._service.model.name, ask)

@@ -16,7 +16,7 @@ import zmq
 import zmq.asyncio
 from fastapi import FastAPI
 
-from router.edge import Connection
+from router.connection import Connection
 from router.ports import Members, Model
 from router.routes import build_admin_app, build_app
 from router.service import Rules, Service

@@ -16,6 +16,9 @@ from tandem.core.requests import Sampling, Work, pages_for, too_large
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing logits by them overflows."""
 
+TOKENS_MAX = 10**100
+"""Nobody means more; numbers of thousands of digits are refused by Python when they are to be written."""
+
 SEED_MASK = 2**63 - 1
 
 
@@ -40,7 +43,7 @@ def asked(body: Body, prompt: Sequence[int], prompt_param: str, limit: tuple[int
     return Asked(
         prompt=tuple(prompt),
         prompt_param=prompt_param,
-        max_tokens=limit[0],
+        max_tokens=None if limit[0] is None else min(limit[0], TOKENS_MAX),
         max_tokens_param=limit[1],
         sampling=sampling_of(body, secrets.randbits),
         stop_ids=() if body.ignore_eos else model.tokenizer.eos_ids,

@@ -1,21 +1,20 @@
-"""The outermost layer of both ports: request ids, error shapes, and limits of a connection."""
+"""The outermost layer of both ports: request ids, and error shapes."""
 
+import asyncio
+import contextlib
 import logging
 import secrets
-import socket
-from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from router.errors import ApiError, internal
 
-HEADER_BYTES = 16 * 1024
-WRITE_BUFFER_BYTES = 128 * 1024
-KERNEL_BUFFER_BYTES = 64 * 1024  # Linux doubles it
-"""Together 256 KiB on their way to one client; above this, writing waits for the client to read."""
+DISCARD_S = 2.0
+DISCARD_BYTES = 16 * 1024 * 1024
+"""What a client still sends after it was refused is taken in up to here: a connection that is closed over unread
+bytes is reset, and the client never sees why."""
 
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
@@ -53,42 +52,6 @@ class Edge:
         return await answer(internal())(scope, receive, send_with_id)
 
 
-class Connection(HttpToolsProtocol):
-    """uvicorn's connection with three limits of ours, and our error shape for what is no HTTP."""
-
-    _head_bytes = 0
-
-    def connection_made(self, transport: Any) -> None:
-        super().connection_made(transport)
-        transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, KERNEL_BUFFER_BYTES)
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
-
-    def on_message_begin(self) -> None:
-        super().on_message_begin()
-        self._head_bytes = 0
-        self.scope["extensions"] = {"tandem.abort": {"abort": self.transport.abort}}
-
-    def on_url(self, url: bytes) -> None:
-        self._count(len(url))
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count(len(name) + len(value))
-        super().on_header(name, value)
-
-    def send_400_response(self, msg: str) -> None:
-        error = ApiError(400, "invalid_http", f"this is no HTTP request, or its head is over {HEADER_BYTES} bytes")
-        response = answer(error, **{"connection": "close", "x-request-id": f"{secrets.randbits(63):016x}"})
-        head = b"".join(b"%b: %b\r\n" % header for header in response.raw_headers)
-        self.transport.write(b"HTTP/1.1 400 Bad Request\r\n" + head + b"\r\n" + bytes(response.body))
-        self.transport.close()
-
-    def _count(self, more: int) -> None:
-        self._head_bytes += more
-        if self._head_bytes > HEADER_BYTES:
-            raise ValueError("the head of this request is too long")
-
-
 def abort(scope: Scope) -> None:
     """Cut the client's connection now, whatever is still on its way."""
     scope["extensions"]["tandem.abort"]["abort"]()
@@ -96,9 +59,33 @@ def abort(scope: Scope) -> None:
 
 def answer(error: ApiError, **headers: str) -> Response:
     """The error as a response. Where the body was not read to its end, the connection is of no more use."""
+    kind: type[Response] = Response
     if error.status in (408, 413, 415):
         headers["connection"] = "close"
-    return Response(error.body(), error.status, {**error.headers(), **headers}, "application/json")
+        kind = Parting
+    return kind(error.body(), error.status, {**error.headers(), **headers}, "application/json")
+
+
+class Parting(Response):
+    """A whole answer at once, its end only when the client has had the time to read it instead of sending on."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(DISCARD_S):
+                await _discard(receive)
+        await send({"type": "http.response.body", "body": b""})
+
+
+async def _discard(receive: Receive) -> None:
+    """Read a body to its end, or the client's, or as far as anybody can ask."""
+    taken = 0
+    while taken <= DISCARD_BYTES:
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if not message.get("more_body"):
+            return
 
 
 def install(app: FastAPI) -> FastAPI:

@@ -55,7 +55,7 @@ def build_admin_app(service: Service) -> FastAPI:
 
     @app.get("/requests")
     async def requests() -> dict[str, int]:
-        return {"open": len(service.requests), "admitted": service.admitted}
+        return {"open": len(service.requests), "admitted": service.admitted, "coming": service.coming}
 
     _health(app, service)
     return install(app)

@@ -144,7 +144,7 @@ def decode(payload: bytes, kind: type[T]) -> T:
     _check_nesting(payload)
     for name in fields:
         if name in NEUTRAL:
-            _check_neutral(name, msgspec.json.decode(fields[name]), NEUTRAL[name])
+            _check_neutral(name, _value(fields[name]), NEUTRAL[name])
     if isinstance(body, ChatBody):
         for index, message in enumerate(body.messages):
             _check_message(message, f"messages[{index}]")
@@ -169,6 +169,14 @@ def _check_message(message: Message, path: str) -> None:
 def _check_neutral(param: str, value: Any, neutral: tuple[Any, ...]) -> None:
     if value is not None and (type(value), value) not in [(type(same), same) for same in neutral]:
         raise ApiError(400, "unsupported_parameter", f"{param} is not supported yet with this value", param)
+
+
+def _value(raw: msgspec.Raw) -> Any:
+    """Of valid JSON. A number too large for any type stays as it is, and so is equal to nothing."""
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return raw
 
 
 def _check_nesting(payload: bytes) -> None:

@@ -44,6 +44,7 @@ class Rules:
     max_concurrent_requests: int = MAX_REQUESTS
     request_timeout_s: float = REQUEST_TIMEOUT_S
     timer_scale: float = 1.0  # of the times after which the router or a group counts as failed, not of clients' times
+    max_bodies_coming: int = 4 * MAX_REQUESTS  # half-sent bodies, which take no place among the requests
     max_payload_bytes: int = 4 * 1024 * 1024
     body_timeout_s: float = 30.0
     ping_s: float = 5.0
@@ -67,6 +68,7 @@ class Service:
         self._placement = RoundRobin()
         self._connect = connect
         self._crashed = crashed
+        self._reading = 0
         self._admitted = 0
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="tokenise")
 
@@ -91,22 +93,43 @@ class Service:
         self.requests.fail_all(shutting_down())
 
     @contextlib.contextmanager
-    def admission(self) -> Iterator[None]:
-        """A place among the concurrent requests, from before its body is read. Raises ApiError 429 or 503."""
-        if self.draining:
-            raise shutting_down()
-        if self._admitted >= self.rules.max_concurrent_requests:
-            text = f"this router already serves {self._admitted} requests, its limit"
+    def reading(self) -> Iterator[None]:
+        """While a body comes: it takes no place among the requests yet. Raises ApiError 429 or 503."""
+        self._check_place()
+        if self._reading >= self.rules.max_bodies_coming:
+            text = f"this router already waits for {self._reading} bodies, its limit"
             raise ApiError(429, "too_many_requests", text, retry_after_s=1)
+        self._reading += 1
+        try:
+            yield
+        finally:
+            self._reading -= 1
+
+    @contextlib.contextmanager
+    def admission(self) -> Iterator[None]:
+        """A place among the concurrent requests, once the body is read. Raises ApiError 429 or 503."""
+        self._check_place()
         self._admitted += 1
         try:
             yield
         finally:
             self._admitted -= 1
 
+    def _check_place(self) -> None:
+        if self.draining:
+            raise shutting_down()
+        if self._admitted >= self.rules.max_concurrent_requests:
+            text = f"this router already serves {self._admitted} requests, its limit"
+            raise ApiError(429, "too_many_requests", text, retry_after_s=1)
+
+    @property
+    def coming(self) -> int:
+        """Requests whose body is being read."""
+        return self._reading
+
     @property
     def admitted(self) -> int:
-        """Requests being read, waiting or being answered."""
+        """Requests waiting or being answered."""
         return self._admitted
 
     async def begin(

@@ -294,7 +294,11 @@ class Serving:
         eventually(lambda: self.get("/readyz")[0] == 200)
 
     def wait_at_rest(self) -> None:
-        eventually(lambda: self.get("/requests", admin=True)[1] == {"open": 0, "admitted": 0})
+        eventually(lambda: self.get("/requests", admin=True)[1] == {"open": 0, "admitted": 0, "coming": 0})
+
+    def wait_coming(self, count: int) -> None:
+        """So many bodies are being read."""
+        eventually(lambda: self.get("/requests", admin=True)[1]["coming"] == count)
 
     def raw(self, head: str, body: bytes = b"") -> bytes:
         """Send bytes as they are; everything the server says until it closes."""

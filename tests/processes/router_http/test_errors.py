@@ -69,6 +69,15 @@ def test_a_bad_field_is_named(serving, fields, code, param):
     check(serving.post(CHAT, body(**fields)), 400, code, param)
 
 
+@pytest.mark.parametrize("number", ["9" * 5000, "9" * 4300, "1e400"])
+def test_a_number_beyond_every_type_is_no_bug_of_ours(serving, number):
+    payload = b'{"model": "tiny", "prompt": "hi", "%s": %s}'
+    answer = serving.post("/v1/completions", payload % (b"top_k", number.encode()))
+    check(answer, 400, "unsupported_parameter", "top_k")
+    status, headers, _ = serving.post("/v1/completions", payload % (b"max_tokens", number.encode()))
+    assert (status, headers["x-tandem-error-code"]) in [(400, "context_length_exceeded"), (400, "invalid_value")]
+
+
 def test_the_numbers_of_an_over_long_request_are_told(serving):
     error = check(serving.post(CHAT, body(max_tokens=9000)), 400, "context_length_exceeded", "max_tokens")
     assert "8192" in error["message"]
