@@ -18,6 +18,16 @@ END_S = 8.0
 """`tandem up` ends within 5 s of a signal."""
 
 
+LEASH = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGTERM)
+if os.getppid() != int(sys.argv[1]):
+    sys.exit(1)
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Run in between: a cluster whose test or benchmark was killed gets a SIGTERM from the kernel."""
+
+
 class ClusterFailed(Exception):
     """It did not start, or not end, as it should; the text has what it wrote to standard error."""
 
@@ -40,6 +50,7 @@ class Cluster:
     def __enter__(self) -> "Cluster":
         self._log = tempfile.TemporaryFile()
         command = [sys.executable, "-P", "-m", "tandem.cli", "up", "--port=0", *self._arguments]
+        command = [sys.executable, "-I", "-S", "-c", LEASH, str(os.getpid()), *command]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True
         )
