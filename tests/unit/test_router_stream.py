@@ -1,9 +1,9 @@
 """One order out of two groups' tokens, and exactly one end."""
 
-import codecs
 import itertools
 
 import pytest
+from byte_text import ByteDetokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,22 +19,9 @@ ROOM = Room(RequestId(5), 1)
 EOS = 256
 
 
-class Letters:
-    """Detokenizer double: ids below 256 are bytes of UTF-8."""
-
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token: int) -> str:
-        return self._decoder.decode(bytes([token]) if token < 256 else b"")
-
-    def finish(self) -> str:
-        return self._decoder.decode(b"", True)
-
-
 def stream(max_tokens: int = 100, stops: tuple[str, ...] = (), names: dict | None = None) -> Stream:
     work = Work(ROOM, (1,), max_tokens, (EOS,), Sampling(), None)
-    return Stream(work, names or {P: "p0", D: "d0"}, 257, Letters(), stops)
+    return Stream(work, names or {P: "p0", D: "d0"}, 257, ByteDetokenizer(), stops)
 
 
 def feed(one: Stream, data: bytes | list[int], first: int = 0, role: RoleName = D) -> str:

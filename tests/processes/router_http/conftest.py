@@ -1,7 +1,7 @@
 """A real router over real HTTP, in front of a protocol double: one prefill and one decode rank 0 in a thread."""
 
-import codecs
 import contextlib
+import functools
 import json
 import socket
 import threading
@@ -15,8 +15,10 @@ from typing import Any
 import msgspec
 import openai
 import pytest
+import waiting
 import zmq
 import zmq.asyncio
+from byte_text import ByteDetokenizer
 
 from router.app import Parts, Router
 from router.ports import Model
@@ -33,24 +35,7 @@ DEADLINE_S = 30.0
 PREFILL, DECODE = "p0", "d0"
 
 
-def eventually(condition: Callable[[], Any], deadline_s: float = DEADLINE_S) -> Any:
-    """The condition's first true value."""
-    until = time.monotonic() + deadline_s
-    while not (value := condition()):
-        assert time.monotonic() < until, "the condition did not come true in time"
-        threading.Event().wait(0.01)
-    return value
-
-
-class ByteDetokenizer:
-    def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def push(self, token: int) -> str:
-        return self._decoder.decode(bytes([token]) if token < 256 else b"")
-
-    def finish(self) -> str:
-        return self._decoder.decode(b"", True)
+eventually = functools.partial(waiting.eventually, deadline_s=DEADLINE_S)
 
 
 class ByteTokenizer:

@@ -1,0 +1,16 @@
+"""A tokenizer's double: ids below 256 are bytes of UTF-8."""
+
+import codecs
+
+
+class ByteDetokenizer:
+    """Incomplete characters are held back; ids from 256 on have no text."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: int) -> str:
+        return self._decoder.decode(bytes([token]) if token < 256 else b"")
+
+    def finish(self) -> str:
+        return self._decoder.decode(b"", True)
