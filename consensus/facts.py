@@ -6,7 +6,7 @@ Good news needs everyone, bad news needs anyone, memory is freed only when every
 
 from collections.abc import Iterable
 
-from tandem.core.messages import Fact
+from tandem.core.messages import Fact, Progress
 
 BOTTOM = Fact()
 """What a rank is taken to know of a room it has no record of."""
@@ -14,7 +14,12 @@ BOTTOM = Fact()
 
 def join(old: Fact, new: Fact) -> Fact:
     """One rank learns more: every field only grows."""
-    return Fact(max(old.progress, new.progress), old.failed or new.failed, old.quiet or new.quiet)
+    return Fact(
+        max(old.progress, new.progress),
+        old.failed or new.failed,
+        old.quiet or new.quiet,
+        max(old.backups, new.backups),
+    )
 
 
 def meet(facts: Iterable[Fact]) -> Fact:
@@ -24,9 +29,10 @@ def meet(facts: Iterable[Fact]) -> Fact:
         min(fact.progress for fact in every),
         any(fact.failed for fact in every),
         all(fact.quiet for fact in every),
+        min(fact.backups for fact in every),
     )
 
 
-def kv_poll(fact: Fact) -> int:
-    """The field's KVPoll status, for people: 0 is Failed, otherwise the progress."""
-    return 0 if fact.failed else int(fact.progress)
+def without_transfer(fact: Fact) -> Fact:
+    """What of a fact goes through the store where ring votes agree on the transfer itself."""
+    return Fact(min(fact.progress, Progress.WAITING_FOR_INPUT), backups=fact.backups)

@@ -7,9 +7,9 @@ from tandem.core.inputs import MAX_ARRIVALS, Arrival, Frame, Harvest, Kind, Outc
 from tandem.core.messages import Fact, Progress
 
 
-def conclusions(fact: Fact) -> list[Kind]:
+def conclusions(room: Room, fact: Fact) -> list[Verdict]:
     """Everything that a group's combined fact entails; a role ignores the kinds it has no use for."""
-    kinds = []
+    kinds: list[Kind] = []
     if fact.progress >= Progress.WAITING_FOR_INPUT:
         kinds.append(Kind.BOOTSTRAPPED)
     if fact.progress == Progress.SUCCESS:
@@ -18,7 +18,8 @@ def conclusions(fact: Fact) -> list[Kind]:
         kinds.append(Kind.FAILED)
     if fact.quiet:
         kinds.append(Kind.QUIET)
-    return kinds
+    backups = [Verdict(room, Kind.BACKED_UP, nth) for nth in range(1, fact.backups + 1)]
+    return [Verdict(room, kind) for kind in kinds] + backups
 
 
 class Leader:
@@ -30,19 +31,19 @@ class Leader:
         self._verdicts: list[Verdict] = []
         self._harvests: list[Harvest] = []
         self._ballots: list[Outcome] = []
-        self._issued: dict[Room, list[Kind]] = {}
+        self._issued: dict[Room, list[Verdict]] = {}
         self._now_ms = 0
 
     def arrive(self, arrival: Arrival) -> None:
         """A request, a first token or an abort has come in."""
         self._arrivals.append(arrival)
 
-    def conclude(self, room: Room, kind: Kind) -> None:
-        """Issue a verdict, once per room and kind."""
-        issued = self._issued.setdefault(room, [])
-        if kind in self._kinds and kind not in issued:
-            issued.append(kind)
-            self._verdicts.append(Verdict(room, kind))
+    def conclude(self, verdict: Verdict) -> None:
+        """Issue a verdict, once."""
+        issued = self._issued.setdefault(verdict.room, [])
+        if verdict.kind in self._kinds and verdict not in issued:
+            issued.append(verdict)
+            self._verdicts.append(verdict)
 
     def harvest(self, harvest: Harvest) -> None:
         """A tick's tokens are back."""

@@ -1,12 +1,18 @@
-"""Plugs a role's two halves into the ring protocol. Production and the simulator build their ranks here."""
+"""Plugs a role's two halves into the ring protocol. Production, the simulator and replays build their ranks here."""
 
+from typing import assert_never
+
+from colocated.courier import NoCourier
+from colocated.role import ColocatedRole
 from decode.receiver import KVReceiver
 from decode.role import DecodeRole
 from prefill.role import PrefillRole
 from prefill.sender import KVSender
 from tandem.core.config import Group, Limits, RoleName
+from tandem.core.controls import Controls
 from tandem.core.ids import Epoch, RankId
 from tandem.core.rank import Place, Rank
+from tandem.core.role import Courier, Role
 from tandem.core.scheduler import Scheduler
 
 WINDOW_PER_STAGE = 2
@@ -16,11 +22,36 @@ WINDOW_PER_STAGE = 2
 def build_rank(group: Group, rank: RankId, epoch: Epoch, limits: Limits) -> Rank:
     """One rank of a freshly formed ring. `limits` are equal on all its ranks."""
     place = Place(group.name, rank, group.size, epoch)
+    return Rank(place, build_scheduler(group, limits), build_courier(group, rank, limits), limits)
+
+
+def build_scheduler(group: Group, limits: Limits) -> Scheduler:
+    """The replicated half: equal on all ranks."""
+    controls = Controls(limits)
+    return Scheduler(_role(group, limits, controls), controls, limits)
+
+
+def _role(group: Group, limits: Limits, controls: Controls) -> Role:
+    match group.role:
+        case RoleName.PREFILL:
+            return PrefillRole(limits, controls, window=WINDOW_PER_STAGE * group.size)
+        case RoleName.DECODE:
+            return DecodeRole(limits, slots=group.size + limits.async_depth)
+        case RoleName.COLOCATED:
+            return ColocatedRole(limits, controls, slots=group.size + limits.async_depth)
+        case _:
+            assert_never(group.role)
+
+
+def build_courier(group: Group, rank: RankId, limits: Limits) -> Courier:
+    """The local half."""
     layers = group.layers(rank)
     match group.role:
         case RoleName.PREFILL:
-            scheduler = Scheduler(PrefillRole(limits, window=WINDOW_PER_STAGE * group.size))
-            return Rank(place, scheduler, KVSender(layers, limits.page_size))
+            return KVSender(layers, limits.page_size)
         case RoleName.DECODE:
-            scheduler = Scheduler(DecodeRole(limits, slots=group.size + limits.async_depth))
-            return Rank(place, scheduler, KVReceiver(rank, layers))
+            return KVReceiver(rank, layers, limits.page_size)
+        case RoleName.COLOCATED:
+            return NoCourier()
+        case _:
+            assert_never(group.role)

@@ -25,6 +25,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str
     threads: int = 1
     dump_dir: str = ""
+    record_dir: str = ""
     timer_scale: float = 1.0
     supervised: bool = False
 
@@ -50,6 +51,7 @@ def topology_options(topology: Topology, start: StartOptions) -> list[RankOption
             threads=start.threads,
             secret_file=start.secret_file,
             dump_dir=start.dump_dir,
+            record_dir=start.record_dir,
             supervised=start.supervised,
             timer_scale=start.timer_scale,
         )
@@ -92,6 +94,10 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "max-prefill-tokens": limits.max_prefill_tokens,
         "pp-async-batch-depth": limits.async_depth,
         "max-rooms": limits.max_rooms,
+        "host-pages": limits.host_pages,
+        "no-prefix-cache": not limits.prefix_cache,
+        "dynamic-chunking": limits.dynamic_chunking,
+        "transfer-consensus": limits.transfer_consensus,
         "cluster-secret-file": options.secret_file,
         "run-dir": options.run_dir,
         "bind": options.bind,
@@ -100,6 +106,7 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "transport-protocol": options.transport_protocol,
         "transport-device": options.transport_device,
         "dump-dir": options.dump_dir,
+        "record-dir": options.record_dir,
         "timer-scale": options.timer_scale,
         "supervised": options.supervised,
     }

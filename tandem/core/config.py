@@ -17,10 +17,15 @@ REQUEST_TIMEOUT_S = 600.0
 
 
 class RoleName(enum.Enum):
-    """The two kinds of group; also the name of the command that starts a rank."""
+    """The kinds of group; also the name of the command that starts a rank."""
 
     PREFILL = "prefill"
     DECODE = "decode"
+    COLOCATED = "colocated"  # both in one ring, without a transfer
+
+
+TransferConsensus = Literal["store", "ring"]
+"""How a group agrees on landed, failed and quiet transfers: by the PPConsensusStore, or by two-pass ring votes."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -33,6 +38,10 @@ class Limits(msgspec.Struct, frozen=True):
     max_prefill_tokens: int = 1024  # tokens of all prompts per tick
     async_depth: int = 0  # decode: slots beyond one per stage
     max_rooms: int = MAX_ROOMS
+    host_pages: int = 1024  # decode: pages of host memory for requests that had to make room
+    prefix_cache: bool = True
+    dynamic_chunking: bool = False  # prefill: rank 0 fits chunk sizes so that all chunks take the same time
+    transfer_consensus: TransferConsensus = "store"
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -97,6 +106,8 @@ def check_limits(limits: Limits) -> Limits:
     for field in ("page_size", "num_pages", "chunked_prefill_size", "max_prefill_tokens", "max_rooms"):
         if getattr(limits, field) < 1:
             raise ConfigError(f"{field.replace('_', '-')} is {getattr(limits, field)}: it must be at least 1")
+    if limits.host_pages < 0:
+        raise ConfigError(f"host-pages is {limits.host_pages}: it must be at least 0")
     if limits.async_depth < 0:
         raise ConfigError(f"pp-async-batch-depth is {limits.async_depth}: it must be at least 0")
     return limits
@@ -122,6 +133,7 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
     transport_protocol: Literal["tcp", "rdma"] = "tcp"
     transport_device: str = ""
     dump_dir: str = ""  # where flight records go; empty: below the user's state directory
+    record_dir: str = ""  # where whole epochs are recorded; empty: they are not
     supervised: bool = False  # exit when standard input closes
     timer_scale: float = 1.0  # multiplies failure timers
 

@@ -10,6 +10,7 @@ from tandem.core.messages import (
     Cancelled,
     Commit,
     Done,
+    Evicted,
     Fact,
     Grant,
     Hidden,
@@ -69,10 +70,28 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
+class BackUp:
+    """Copy all layers of these pages to host memory, after the forwards launched so far; then say BackedUp."""
+
+    room: Room
+    pages: tuple[PageId, ...]
+    host_pages: tuple[PageId, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Restore:
+    """Copy all layers of these host pages back, before any forward launched later."""
+
+    room: Room
+    host_pages: tuple[PageId, ...]
+    pages: tuple[PageId, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class TellRouter:
     """Rank 0: to the router that submitted the room."""
 
-    message: Token | Done
+    message: Token | Done | Evicted
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,4 +103,4 @@ class TellPeer:
     message: Grant | Commit | FirstToken | Quiet | Cancelled
 
 
-Effect = SendNext | SendHidden | Launch | Observe | Forget | Post | TellRouter | TellPeer
+Effect = SendNext | SendHidden | Launch | Observe | Forget | Post | BackUp | Restore | TellRouter | TellPeer

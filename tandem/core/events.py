@@ -5,7 +5,7 @@ import enum
 import msgspec
 
 from tandem.core.ids import LayerId, RankId, Room, Tick
-from tandem.core.inputs import FirstToken, Submit, Tokens
+from tandem.core.inputs import Control, FirstToken, Knobs, Submit, Tokens
 from tandem.core.messages import (
     BallotBack,
     Baton,
@@ -60,6 +60,12 @@ class Moved(_Event, frozen=True):
     result: Written
 
 
+class BackedUp(_Event, frozen=True):
+    """The copy of a room's pages to host memory is done on this rank."""
+
+    room: Room
+
+
 class PeerOpened(_Event, frozen=True):
     """The handshake with one rank of another group is done: fingerprints match, the transport can reach it."""
 
@@ -87,6 +93,8 @@ class Woke(_Event, frozen=True):
 Event = (
     Submit
     | Cancel
+    | Control
+    | Knobs
     | FirstToken
     | Quiet
     | Cancelled
@@ -100,6 +108,7 @@ Event = (
     | LayerRan
     | Ran
     | Moved
+    | BackedUp
     | PeerOpened
     | PeerLost
     | Combined

@@ -2,32 +2,35 @@
 
 from consensus.leader import Leader, conclusions
 from consensus.ring import unanimous
+from tandem.core import messages
 from tandem.core.effects import Effect, TellPeer, TellRouter
 from tandem.core.errors import Divergence
-from tandem.core.events import Combined, Event
+from tandem.core.events import Combined, Event, Ran, Started
 from tandem.core.ids import LEADER, Room, Slot, Tick
-from tandem.core.inputs import Abort, FirstToken, Frame, Harvest, Kind, Outcome, Submit
+from tandem.core.inputs import Abort, Control, FirstToken, Frame, Harvest, Kind, Knobs, Outcome, Submit, Verdict
 from tandem.core.messages import Cancel, Cancelled, Done, Fact, Quiet, Return, Token
-from tandem.core.plan import Emitted, Ended, Forgotten, HandedOff, Note, Opened, Plan, Settled, ToldPeer
+from tandem.core.plan import Emitted, Ended, Evicted, Forgotten, HandedOff, Note, Opened, Plan, Settled, ToldPeer
 from tandem.core.scheduler import Scheduler
+from tandem.core.tuning import ChunkTuner
 
 
 class Head:
     """Only rank 0 has one. It reads the scheduler and never changes it: what it gathers goes into the next frame."""
 
-    def __init__(self, group: str, scheduler: Scheduler) -> None:
+    def __init__(self, group: str, scheduler: Scheduler, tuner: ChunkTuner | None) -> None:
         self._group = group
         self._scheduler = scheduler
+        self._tuner = tuner
         self._leader = Leader(scheduler.role.kinds)
         self._facts: dict[Room, Fact] = {}  # the group's facts, also of rooms that are not here yet
         self._digests: dict[Tick, int] = {}  # of ticks whose return is out, oldest first
         self._unstarted: Tick | None = None  # launched, but this stage has not begun it
         self._slot = Slot(0)
 
-    def gather(self, event: Event) -> None:
+    def gather(self, event: Event, now_ms: int) -> None:
         """What is said to the group, and what its facts entail."""
         match event:
-            case Submit() | FirstToken():
+            case Submit() | FirstToken() | Control() | Knobs():
                 self._leader.arrive(event)
             case Cancel(room=room, reason=reason):
                 self._leader.arrive(Abort(room, reason))
@@ -35,9 +38,13 @@ class Head:
                 self._leader.arrive(Abort(room, reason, group))
             case Quiet(room=room):
                 if self._scheduler.role.knows(room):
-                    self._leader.conclude(room, Kind.QUIET)
+                    self._leader.conclude(Verdict(room, Kind.QUIET))
             case Combined(room=room, fact=fact):
                 self._combined(room, fact)
+            case Started() | Ran() if self._tuner is not None:
+                knobs = self._tuner.on(event, now_ms)
+                if knobs is not None:
+                    self._leader.arrive(knobs)
             case _:
                 pass
 
@@ -48,8 +55,8 @@ class Head:
             return
         self._facts[room] = fact
         if self._scheduler.role.knows(room):
-            for kind in conclusions(fact):
-                self._leader.conclude(room, kind)
+            for verdict in conclusions(room, fact):
+                self._leader.conclude(verdict)
 
     # opening ticks
 
@@ -65,6 +72,7 @@ class Head:
         tick = Tick(scheduler.tick + 1)
         due = scheduler.wake_ms is not None and scheduler.wake_ms <= now_ms
         questions = len(scheduler.votes.on_baton(tick))
+        can_run = can_run and not scheduler.controls.paused
         if not (can_run or due or questions or leader.waiting):
             return None
         if slot >= 0:
@@ -79,6 +87,8 @@ class Head:
     def launched(self, plan: Plan) -> None:
         """A plan with rows is on its way: its return is expected."""
         self._digests[plan.tick] = plan.digest
+        if self._tuner is not None:
+            self._tuner.launched(plan)
         self._unstarted = plan.tick
 
     def started(self, tick: Tick) -> None:
@@ -115,6 +125,8 @@ class Head:
                 return [TellRouter(Token(room, index, token))]
             case Ended(room=room, reason=reason):
                 return [TellRouter(Done(room, reason))]
+            case Evicted(room=room):
+                return [TellRouter(messages.Evicted(room))]
             case HandedOff(room=room, peer=peer, token=token):
                 return [TellPeer(peer, LEADER, FirstToken(room, token))]
             case ToldPeer(room=room, peer=peer, reason=reason):

@@ -4,8 +4,10 @@ A local observation has no place in here; only rank 0 builds frames, and every r
 """
 
 import enum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from tandem.core.ids import Room, Slot, Tick
 from tandem.core.requests import Reason, Work
@@ -36,7 +38,31 @@ class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
     peer: str | None = None  # the group that ended it, if it was one: it needs no telling, only an answer
 
 
-Arrival = Submit | FirstToken | Abort
+class Order(enum.Enum):
+    """What an operator can tell a whole group."""
+
+    PAUSE = "pause"  # start no more forwards; what is asked for waits
+    RESUME = "resume"  # end a pause and a drain
+    FLUSH = "flush"  # forget all cached prefixes
+    DRAIN = "drain"  # refuse new requests, finish those that are here
+
+
+class Control(msgspec.Struct, frozen=True, array_like=True, tag="control"):
+    """An operator's order; effective at one tick on all ranks and slots."""
+
+    order: Order
+
+
+class Knobs(msgspec.Struct, frozen=True, array_like=True, tag="knobs"):
+    """New values for what may change while a group serves. None: as it is."""
+
+    max_prefill_tokens: Annotated[int, Meta(ge=1)] | None = None
+    chunked_prefill_size: Annotated[int, Meta(ge=1)] | None = None
+    chunk_table: tuple[Annotated[int, Meta(ge=1)], ...] | None = None
+    """Tokens of a chunk that begins in position bucket i (`controls.BUCKET` tokens each); empty: all chunks alike."""
+
+
+Arrival = Submit | FirstToken | Abort | Control | Knobs
 
 
 class Kind(enum.Enum):
@@ -46,6 +72,7 @@ class Kind(enum.Enum):
     TRANSFERRED = "transferred"  # decode: every layer of every token landed on every rank
     FAILED = "failed"  # any rank failed
     QUIET = "quiet"  # nobody can touch the room's pages any more
+    BACKED_UP = "backed up"  # decode: every rank has copied the room's pages to host memory
 
 
 class Verdict(msgspec.Struct, frozen=True, array_like=True):
@@ -53,6 +80,7 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 
     room: Room
     kind: Kind
+    nth: int = 1  # a room may be backed up more than once
 
 
 Tokens = tuple[tuple[Room, tuple[int, ...]], ...]

@@ -1,8 +1,8 @@
 """Every message on a wire between processes: msgspec structs, never pickle. `inputs` holds those a frame carries.
 
 | from -> to                              | messages                                              |
-| router -> rank 0 of a group             | Submit, Cancel, Watch                                 |
-| rank 0 -> router                        | Token, Done, Load                                     |
+| router -> rank 0 of a group             | Submit, Cancel, Control, Knobs, Watch                 |
+| rank 0 -> router                        | Token, Done, Evicted, Load                            |
 | prefill rank 0 -> decode rank 0         | FirstToken, Quiet, Cancelled                          |
 | decode rank 0 -> prefill rank 0         | Cancelled                                             |
 | decode rank -> prefill rank             | Hello, Grant                                          |
@@ -17,10 +17,10 @@ import msgspec
 
 from tandem.core.config import Limits
 from tandem.core.ids import Epoch, LayerId, PageId, RankId, Room, Tick
-from tandem.core.inputs import FirstToken, Frame, Submit, Tokens
+from tandem.core.inputs import Control, FirstToken, Frame, Knobs, Submit, Tokens
 from tandem.core.requests import Reason
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised whenever a message changes its meaning; part of the fingerprint."""
 
 
@@ -63,6 +63,12 @@ class Done(_Message, frozen=True):
     reason: Reason
 
 
+class Evicted(_Message, frozen=True):
+    """This group's last word about a room whose pages it had to give up: submit it anew, with the tokens it has."""
+
+    room: Room
+
+
 class Load(_Message, frozen=True):
     """How full a group is: the answer to each Watch, so it is also the group's sign of life."""
 
@@ -70,6 +76,7 @@ class Load(_Message, frozen=True):
     waiting: int
     running: int
     free_pages: int
+    draining: bool = False  # it refuses new requests
 
 
 # group <-> group
@@ -118,10 +125,11 @@ class Refused(_Message, frozen=True):
 
 
 class Grant(_Message, frozen=True):
-    """Where a decode rank wants the prompt's KV: page i of the prompt goes to `pages[i]`."""
+    """Where a decode rank wants the prompt's KV: page `first_page + i` of the prompt goes to `pages[i]`."""
 
     room: Room
     rank: RankId
+    first_page: int  # those before it are in the decode group's cache
     pages: tuple[PageId, ...]
 
 
@@ -166,6 +174,7 @@ class Fact(msgspec.Struct, frozen=True, array_like=True):
     progress: Progress = Progress.BOOTSTRAPPING
     failed: bool = False
     quiet: bool = False
+    backups: int = 0  # copies to host memory that are done
 
 
 class Join(_Message, frozen=True):
@@ -247,8 +256,8 @@ class BallotBack(_Message, frozen=True):
     yes: int
 
 
-ToGroup = Submit | Cancel | Watch
-ToRouter = Token | Done | Load
+ToGroup = Submit | Cancel | Control | Knobs | Watch
+ToRouter = Token | Done | Evicted | Load
 ToPrefill = Hello | Grant | Cancelled
 ToDecode = Hello | Refused | Commit | FirstToken | Quiet | Cancelled
 ToLeader = Join | Facts | Heartbeat

@@ -34,17 +34,22 @@ MAX_ASKS = 64
 
 
 class Question(enum.Enum):
-    """Judgements that hold at one tick only and so need a two-pass ring vote."""
+    """What a two-pass ring vote can be about. The last three are polls, asked under `transfer_consensus` ring only."""
 
-    PREALLOC = "prealloc"
+    PREALLOC = "prealloc"  # my sessions to the prefill ranks that own my layers are open
+    RETRACT = "retract"  # my host copy can be taken
+    RESUME = "resume"  # my host copy is readable
+    LANDED = "landed"  # all of my layers are here
+    INTACT = "intact"  # nothing has failed here
+    QUIET = "quiet"  # nothing here can touch the room's pages any more
 
 
 class Ask(msgspec.Struct, frozen=True, array_like=True):
-    """Opens a vote on the next baton. `peer` is the prefill group whose sessions must be open."""
+    """Opens a vote on the next baton. `peer`: for prealloc, the prefill group whose sessions must be open."""
 
     question: Question
     room: Room
-    peer: str
+    peer: str = ""
 
 
 class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
@@ -55,16 +60,17 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
 
 
 class Granted(msgspec.Struct, frozen=True, array_like=True, tag="granted"):
-    """Decode: the prealloc vote passed; tell the prefill ranks where the pages are."""
+    """Decode: the prealloc vote passed; tell the prefill ranks where the pages are. Pages before are here already."""
 
     room: Room
     peer: str
     prompt_tokens: int
+    first_page: int  # logical index in the prompt of pages[0]
     pages: tuple[PageId, ...]
 
 
 class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
-    """Decode: the prealloc vote failed or was overtaken by an abort; give the reservation back."""
+    """Decode: the prealloc vote failed; give the reservation back."""
 
     room: Room
 
@@ -90,6 +96,28 @@ class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
 
     room: Room
     reason: Reason
+
+
+class Retracted(msgspec.Struct, frozen=True, array_like=True, tag="retracted"):
+    """Decode: the retract vote passed; copy `pages` to `host_pages` and say so."""
+
+    room: Room
+    pages: tuple[PageId, ...]
+    host_pages: tuple[PageId, ...]
+
+
+class Resumed(msgspec.Struct, frozen=True, array_like=True, tag="resumed"):
+    """Decode: the resume vote passed; copy `host_pages` back to `pages` before any later plan runs."""
+
+    room: Room
+    host_pages: tuple[PageId, ...]
+    pages: tuple[PageId, ...]
+
+
+class Evicted(msgspec.Struct, frozen=True, array_like=True, tag="evicted"):
+    """Decode: the room lost its pages. The group's last word about it: the router computes it anew."""
+
+    room: Room
 
 
 class Stopped(msgspec.Struct, frozen=True, array_like=True, tag="stopped"):
@@ -119,7 +147,21 @@ class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten"):
     room: Room
 
 
-Note = Opened | Granted | Returned | Emitted | HandedOff | Ended | Stopped | ToldPeer | Settled | Forgotten
+Note = (
+    Opened
+    | Granted
+    | Returned
+    | Emitted
+    | HandedOff
+    | Ended
+    | Retracted
+    | Resumed
+    | Evicted
+    | Stopped
+    | ToldPeer
+    | Settled
+    | Forgotten
+)
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):

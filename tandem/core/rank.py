@@ -4,22 +4,25 @@ Everything local lives here, in the head that rank 0 has besides, and in the cou
 """
 
 from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from consensus.facts import BOTTOM, join, without_transfer
+from consensus.polls import CONCLUDES, answer
 from consensus.ring import fold
-from tandem.core.effects import Effect, Forget, Launch, SendHidden, SendNext
+from tandem.core.config import Limits
+from tandem.core.effects import Effect, Forget, Launch, Observe, SendHidden, SendNext
 from tandem.core.errors import Divergence
 from tandem.core.events import Event, Ran, Started
 from tandem.core.head import Head
-from tandem.core.ids import LEADER, Epoch, RankId, Tick
+from tandem.core.ids import LEADER, Epoch, RankId, Room, Tick
 from tandem.core.inputs import Frame, Tokens
-from tandem.core.messages import BallotBack, Baton, Hidden, Return
-from tandem.core.plan import Forgotten, Plan
+from tandem.core.messages import BallotBack, Baton, Fact, Hidden, Return
+from tandem.core.plan import Ask, Forgotten, Plan
+from tandem.core.recorder import Recorder
 from tandem.core.role import Courier
 from tandem.core.scheduler import Scheduler
-
-FLIGHT_RECORD = 256
-"""Frames kept, with the digest each led to, for the dump when the ring stops."""
+from tandem.core.tuning import tuner_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,27 +48,39 @@ class Place:
 class Rank:
     """The ring protocol of one rank. `on` never blocks and never fails for a peer's fault; it raises Divergence."""
 
-    def __init__(self, place: Place, scheduler: Scheduler, courier: Courier) -> None:
+    def __init__(self, place: Place, scheduler: Scheduler, courier: Courier, limits: Limits) -> None:
         self.place = place
         self.scheduler = scheduler
         self.courier = courier
         self.stale = 0  # messages of another epoch, dropped
-        self.flight_record: deque[tuple[Frame, int]] = deque(maxlen=FLIGHT_RECORD)
-        self._head = Head(place.group, scheduler) if place.first else None
+        self.recorder = Recorder()
+        self._head = Head(place.group, scheduler, tuner_of(place.size, limits)) if place.first else None
         self._stepped: deque[Plan] = deque()  # plans with rows that wait for their hidden states
         self._hidden: deque[Hidden] = deque()  # headers that came before their plan
         self._launched: dict[Tick, Plan] = {}
         self._returns: dict[Tick, tuple[int, Tokens | None]] = {}  # last rank: (digest, tokens; None: not sampled yet)
+        self._facts: dict[Room, Fact] = {}  # what this rank has observed
+        self._polls = limits.transfer_consensus == "ring"
         self._out: list[Effect] = []
 
     def on(self, event: Event, now_ms: int) -> list[Effect]:
         """Take one event. `now_ms` is this process's clock; only rank 0 uses it."""
-        self._take(event)
-        self._out += self.courier.on_event(event)
+        return list(self.flow(event, now_ms))
+
+    def flow(self, event: Event, now_ms: int) -> Iterator[Effect]:
+        """The same, each effect as soon as it is known: a baton leaves before this rank steps. Take all of them."""
+        if isinstance(event, Baton) and self._is_current(event):
+            yield from self._tick(event.frame, event.ballot)
+        else:
+            self._take(event)
+        self._observe(self.courier.on_event(event))
         if self._head is not None:
-            self._head.gather(event)
+            self._head.gather(event, now_ms)
             while (opened := self._head.open(now_ms)) is not None:
-                self._step(*opened)
+                yield from self._tick(*opened)
+        yield from self._drain()
+
+    def _drain(self) -> list[Effect]:
         out, self._out = self._out, []
         return out
 
@@ -80,15 +95,40 @@ class Rank:
             return None if tick is None else f"return({tick})"
         return f"hidden({self._stepped[0].tick})" if self._stepped else None
 
+    def in_hand(self) -> list[Plan]:
+        """Plans whose forward has not ended, or not begun for want of hidden states: for the dump."""
+        return [*self._launched.values(), *self._stepped]
+
+    @property
+    def facts(self) -> Mapping[Room, Fact]:
+        """What this rank has observed: for the dump."""
+        return self._facts
+
+    def _observe(self, effects: list[Effect]) -> None:
+        """Keep what the courier has observed; under ring consensus only the votes hear of the transfer itself."""
+        for effect in effects:
+            if not isinstance(effect, Observe):
+                self._out.append(effect)
+                continue
+            known = self._facts.get(effect.room, BOTTOM)
+            fact = self._facts[effect.room] = join(known, effect.fact)
+            if not self._polls:
+                self._out.append(effect)
+            elif (said := without_transfer(fact)) != without_transfer(known):
+                self._out.append(Observe(effect.room, said))
+
     # what comes in
+
+    def _is_current(self, message: Baton | Hidden | Return | BallotBack) -> bool:
+        """Of this epoch; others are dropped and counted."""
+        current = message.epoch == self.place.epoch
+        self.stale += not current
+        return current
 
     def _take(self, event: Event) -> None:
         match event:
-            case Baton() | Hidden() | Return() | BallotBack():
-                if event.epoch == self.place.epoch:
-                    self._on_ring(event)
-                else:
-                    self.stale += 1
+            case Hidden() | Return() | BallotBack() if self._is_current(event):
+                self._on_ring(event)
             case Started(tick=tick):
                 self._started(tick)
             case Ran(tick=tick, tokens=tokens):
@@ -96,10 +136,8 @@ class Rank:
             case _:
                 pass
 
-    def _on_ring(self, message: Baton | Hidden | Return | BallotBack) -> None:
+    def _on_ring(self, message: Hidden | Return | BallotBack) -> None:
         match message:
-            case Baton(frame=frame, ballot=ballot):
-                self._step(frame, ballot)
             case Hidden():
                 self._hidden.append(message)
                 self._launch()
@@ -110,12 +148,17 @@ class Rank:
 
     # one tick
 
-    def _step(self, frame: Frame, ballot: int | None) -> None:
+    def _tick(self, frame: Frame, ballot: int | None) -> Iterator[Effect]:
         """Vote, pass the baton on, and only then step: the next rank need not wait for this one's CPU."""
+        self.recorder.take(frame)
         self._vote_and_pass(frame, ballot)
+        yield from self._drain()
+        self._step(frame)
+
+    def _step(self, frame: Frame) -> None:
         plan = self.scheduler.step(frame)
-        self.flight_record.append((frame, plan.digest))
-        self._out += self.courier.on_plan(plan)
+        self.recorder.led_to(plan.digest)
+        self._observe(self.courier.on_plan(plan))
         self._report(plan)
         if plan.rows:
             self._stepped.append(plan)
@@ -128,11 +171,17 @@ class Rank:
         if (ballot is None) == bool(asks):
             raise Divergence(f"baton {frame.tick} carries ballot {ballot}, but the open questions are {asks}")
         if ballot is not None:
-            ballot = fold(ballot, [self.courier.answer(ask) for ask in asks])
+            ballot = fold(ballot, [self._answer(ask) for ask in asks])
         if not self.place.last:
             self._out.append(SendNext(Baton(self.place.epoch, frame, ballot)))
         elif ballot is not None:
             self._to_head(BallotBack(self.place.epoch, frame.tick, ballot))
+
+    def _answer(self, ask: Ask) -> bool:
+        """This rank's vote: a poll is about what it has observed, all else is the courier's."""
+        if ask.question in CONCLUDES:
+            return answer(ask.question, self._facts.get(ask.room, BOTTOM))
+        return self.courier.answer(ask)
 
     def _report(self, plan: Plan) -> None:
         """Rank 0 speaks for the group; every rank forgets what has gone."""
@@ -140,6 +189,7 @@ class Rank:
             if self._head is not None:
                 self._out += self._head.speak(note)
             if isinstance(note, Forgotten):
+                self._facts.pop(note.room, None)
                 self._out.append(Forget(note.room))
 
     def _launch(self) -> None:

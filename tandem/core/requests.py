@@ -10,6 +10,10 @@ from tandem.core.config import Limits
 from tandem.core.ids import Room
 
 TokenId = Annotated[int, Meta(ge=0, lt=2**31)]
+Priority = Annotated[int, Meta(ge=-100, le=100)]
+Salt = Annotated[str, Meta(max_length=256)]
+PRIORITY_MS = 10_000
+"""What one step of priority is worth in waiting time, so that nobody starves behind a more important crowd."""
 
 
 class Sampling(msgspec.Struct, frozen=True, array_like=True):
@@ -28,7 +32,13 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     max_tokens: Annotated[int, Meta(ge=1)]  # tokens to generate
     stop_ids: tuple[int, ...]  # end-of-sequence ids; empty with ignore_eos
     sampling: Sampling
-    peer: str | None  # the other group of the pair; None: the prefill group finishes it alone
+    peer: str | None  # the other group of the pair; None: the group that has it finishes it alone
+    priority: Priority = 0  # higher goes first; waiting makes up for it
+    salt: Salt = ""  # whose prefixes it may share: prompts of different salts never meet in a cache
+
+    def due_ms(self, now_ms: int) -> int:
+        """Its place in a queue that it joins now: smaller goes first. Ageing is in it, so an order once made stays."""
+        return now_ms - self.priority * PRIORITY_MS
 
     @property
     def last_position(self) -> int:
@@ -45,6 +55,7 @@ class Reason(enum.Enum):
     CLIENT_GONE = "client_gone"
     DEADLINE = "deadline"
     QUEUE_FULL = "queue_full"
+    DRAINING = "draining"  # the group takes nothing new
     TOO_LARGE = "too_large"  # does not fit the context or the page pool, now or ever
     TRANSFER_FAILED = "transfer_failed"
     PEER_ENDED = "peer_ended"  # the other group of the pair ended it and said so

@@ -1,14 +1,27 @@
-"""What a scheduler and a rank ask of the role they are given: prefill's or decode's."""
+"""What a scheduler and a rank ask of the role they are given: prefill's, decode's or the colocated one."""
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from tandem.core.effects import Effect
 from tandem.core.events import Event
 from tandem.core.ids import Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
 from tandem.core.pages import PagePool
-from tandem.core.plan import Ask, Note, Plan, Row
+from tandem.core.plan import Ask, Note, Plan, Question, Row
+from tandem.core.requests import Reason, Work
 from tandem.core.slots import Flights
+
+
+class Decision(NamedTuple):
+    """What a role decides in one step: rows for the slot, questions for the next baton, and what to tell."""
+
+    rows: Sequence[Row] = ()
+    asks: Sequence[Ask] = ()
+    notes: Sequence[Note] = ()
+
+
+NOTHING = Decision()
 
 
 class Role(Protocol):
@@ -32,6 +45,10 @@ class Role(Protocol):
 
     def on_submit(self, submit: Submit, now_ms: int) -> list[Note]: ...
 
+    def refuse(self, work: Work, reason: Reason) -> list[Note]:
+        """Answer a request that does not get into the table."""
+        ...
+
     def on_first_token(self, first: FirstToken) -> list[Note]: ...
 
     def on_abort(self, abort: Abort) -> list[Note]:
@@ -42,11 +59,13 @@ class Role(Protocol):
         """End the requests whose deadline has passed."""
         ...
 
-    def admit(self, now_ms: int) -> list[Ask]:
-        """Give pages to those whose turn it is; what needs a vote is asked."""
+    def decide(self, slot: Slot, now_ms: int) -> Decision:
+        """What this slot runs, who makes room, and who gets pages; what needs a vote is asked."""
         ...
 
-    def plan(self, slot: Slot) -> list[Row]: ...
+    def polls(self) -> dict[Room, list[Question]]:
+        """What could move a request now, a failure before all else; asked under `transfer_consensus` ring only."""
+        ...
 
     def next_slot(self, after: Slot, flights: Flights, returned: frozenset[Tick]) -> tuple[Slot, bool]:
         """The slot to name next, counting the ticks in `returned` as landed, and whether it can run something."""

@@ -1,26 +1,46 @@
 """The replicated scheduler: the same frames give the same plans on every rank."""
 
+from collections.abc import Sequence
+
+from consensus.polls import CONCLUDES, Polls
 from consensus.ring import OpenVotes
+from tandem.core.config import Limits
+from tandem.core.controls import Controls
 from tandem.core.digest import advance
 from tandem.core.errors import Divergence
-from tandem.core.ids import Tick
-from tandem.core.inputs import Abort, Arrival, FirstToken, Frame, Harvest, Submit
-from tandem.core.plan import Ask, Forgotten, Note, Plan, Row
+from tandem.core.ids import Room, Tick
+from tandem.core.inputs import (
+    Abort,
+    Arrival,
+    Control,
+    FirstToken,
+    Frame,
+    Harvest,
+    Knobs,
+    Order,
+    Outcome,
+    Submit,
+    Verdict,
+)
+from tandem.core.plan import MAX_ASKS, Ask, Forgotten, Note, Plan, Row
 from tandem.core.recent import Recent
-from tandem.core.role import Role
+from tandem.core.requests import Reason
+from tandem.core.role import NOTHING, Decision, Role
 from tandem.core.slots import Flights
 
 
 class Scheduler:
     """Knows no rank, no clock and no socket. The role it is given decides what prefill and decode do differently."""
 
-    def __init__(self, role: Role) -> None:
+    def __init__(self, role: Role, controls: Controls, limits: Limits) -> None:
         self.role = role
+        self.controls = controls
         self.flights = Flights()
         self.votes = OpenVotes()
         self.tick = Tick(-1)  # the last tick stepped
         self.digest = 0
         self.wake_ms: int | None = None  # when time alone will change something; known after each step
+        self._polls = Polls() if limits.transfer_consensus == "ring" else None
         self._ended = Recent()
 
     def step(self, frame: Frame) -> Plan:
@@ -29,15 +49,18 @@ class Scheduler:
             raise Divergence(f"frame of tick {frame.tick} after tick {self.tick}")
         self.tick = frame.tick
         notes = self._apply(frame)
-        asks = tuple(self.role.admit(frame.now_ms))
-        self.votes.open(Tick(frame.tick + 1), asks)
-        rows = self.role.plan(frame.slot)
+        decision = NOTHING if self.controls.paused else self.role.decide(frame.slot, frame.now_ms)
+        self._remember(decision.notes)
+        asks = self._ask(decision, frame.now_ms)
+        rows = tuple(decision.rows)
         if rows:
             self.flights.launch(frame.tick, frame.slot, rows)
         self.role.pool.check()
         self.digest = self._digest(frame, rows, asks)
-        self.wake_ms = self.role.wake_ms()
-        return Plan(frame.tick, frame.slot, tuple(rows), asks, tuple(notes), self.digest)
+        self.wake_ms = self._wake_ms()
+        return Plan(frame.tick, frame.slot, rows, asks, (*notes, *decision.notes), self.digest)
+
+    # what the frame brings
 
     def _apply(self, frame: Frame) -> list[Note]:
         """The fixed order: what has happened comes before what is asked for."""
@@ -45,11 +68,9 @@ class Scheduler:
         for harvest in frame.harvests:
             notes += self._on_harvest(harvest)
         for outcome in frame.ballots:
-            for ask, yes in self.votes.close(outcome):
-                notes += self.role.on_outcome(ask, yes, frame.now_ms)
+            notes += self._on_ballot(outcome, frame.now_ms)
         for verdict in frame.verdicts:
-            if self.role.knows(verdict.room):
-                notes += self.role.on_verdict(verdict)
+            notes += self._on_verdict(verdict)
         self._remember(notes)
         for arrival in frame.arrivals:
             heard = self._on_arrival(arrival, frame.now_ms)
@@ -70,23 +91,71 @@ class Scheduler:
             notes += self.role.on_tokens(row, tokens.get(row.room, ()))
         return notes
 
+    def _on_ballot(self, outcome: Outcome, now_ms: int) -> list[Note]:
+        notes: list[Note] = []
+        for ask, yes in self.votes.close(outcome):
+            if self._polls is None or ask.question not in CONCLUDES:
+                notes += self.role.on_outcome(ask, yes, now_ms)
+            elif (verdict := self._polls.close(ask, yes)) is not None:
+                notes += self._on_verdict(verdict)
+        return notes
+
+    def _on_verdict(self, verdict: Verdict) -> list[Note]:
+        return self.role.on_verdict(verdict) if self.role.knows(verdict.room) else []
+
     def _on_arrival(self, arrival: Arrival, now_ms: int) -> list[Note]:
         match arrival:
-            case Submit(work=work):
-                if work.room in self._ended:
-                    return [Forgotten(work.room)]  # its driver has just noted a way to a router again
-                return [] if self.role.knows(work.room) else self.role.on_submit(arrival, now_ms)
+            case Submit():
+                return self._on_submit(arrival, now_ms)
             case FirstToken(room=room):
                 return self.role.on_first_token(arrival) if self.role.knows(room) else []
             case Abort():
                 return self.role.on_abort(arrival)
+            case Control(order=order):
+                self.controls.on_control(arrival)
+                if order is Order.FLUSH:
+                    self.role.pool.flush()
+                return []
+            case Knobs():
+                self.controls.on_knobs(arrival)
+                return []
 
-    def _remember(self, notes: list[Note]) -> None:
+    def _on_submit(self, submit: Submit, now_ms: int) -> list[Note]:
+        room = submit.work.room
+        if room in self._ended:
+            return [Forgotten(room)]  # its driver has just noted a way to a router again
+        if self.role.knows(room):
+            return []
+        if self.controls.draining and not self._was_here(room):
+            return self.role.refuse(submit.work, Reason.DRAINING)
+        return self.role.on_submit(submit, now_ms)
+
+    def _was_here(self, room: Room) -> bool:
+        """Whether it comes back from an attempt that this group gave up: a drain finishes what is here."""
+        return Room(room.rid, room.attempt - 1) in self._ended
+
+    def _remember(self, notes: Sequence[Note]) -> None:
         for note in notes:
             if isinstance(note, Forgotten):
                 self._ended.add(note.room)
 
-    def _digest(self, frame: Frame, rows: list[Row], asks: tuple[Ask, ...]) -> int:
+    # what the step leads to
+
+    def _ask(self, decision: Decision, now_ms: int) -> tuple[Ask, ...]:
+        """The role's questions, and polls in what is left of the ballot."""
+        asks = tuple(decision.asks)
+        if self._polls is not None:
+            asks += tuple(self._polls.due(self.role.polls(), MAX_ASKS - len(asks), now_ms))
+        self.votes.open(Tick(self.tick + 1), asks)
+        return asks
+
+    def _wake_ms(self) -> int | None:
+        times = [self.role.wake_ms()]
+        if self._polls is not None:
+            times.append(self._polls.wake_ms())
+        return min((time for time in times if time is not None), default=None)
+
+    def _digest(self, frame: Frame, rows: Sequence[Row], asks: Sequence[Ask]) -> int:
         pool = self.role.pool
         counts = (pool.free, len(self.flights), len(self.votes), *self.role.lengths())
         return advance(self.digest, frame, rows, asks, pool.drain_given(), counts)

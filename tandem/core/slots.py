@@ -1,5 +1,7 @@
 """Ticks in flight: which slot each occupies and which rows it carries."""
 
+from collections.abc import Sequence
+
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import NO_SLOT, Slot, Tick
 from tandem.core.plan import Row
@@ -9,16 +11,16 @@ class Flights:
     """Launched ticks whose return has not been applied yet, oldest first."""
 
     def __init__(self) -> None:
-        self._flights: dict[Tick, tuple[Slot, list[Row]]] = {}
+        self._flights: dict[Tick, tuple[Slot, Sequence[Row]]] = {}
 
     def __len__(self) -> int:
         return len(self._flights)
 
-    def launch(self, tick: Tick, slot: Slot, rows: list[Row]) -> None:
+    def launch(self, tick: Tick, slot: Slot, rows: Sequence[Row]) -> None:
         """Rows of `tick` are on their way through the ring."""
         self._flights[tick] = (slot, rows)
 
-    def land(self, tick: Tick) -> list[Row]:
+    def land(self, tick: Tick) -> Sequence[Row]:
         """The oldest tick came back. Raises IllegalTransition if it is not `tick`."""
         oldest = next(iter(self._flights), None)
         if oldest != tick:
