@@ -1,71 +1,124 @@
 """Continuous batching: which running requests share a slot, and which of them go into the next tick."""
 
-from collections.abc import Sequence
+from typing import Generic, Protocol, TypeVar
 
-from decode.budget import Claim, margins, tightest_before
-from decode.intake import Intake, State
-from tandem.core.ids import NO_SLOT, Room, Slot
-from tandem.core.pages import PagePool
+from decode.budget import Budget
+from tandem.core.ids import NO_SLOT, PageId, Room, Slot
 from tandem.core.plan import Row
-from tandem.core.requests import pages_for
 
 
-class Batches:
-    """The slots of a decode group. A request stays in its slot: its next token needs its last one."""
+class Runner(Protocol):
+    """What a slot needs to know of a request, and what it notes on it."""
 
-    def __init__(self, slots: int, pool: PagePool) -> None:
-        self._slots: list[dict[Room, Intake]] = [{} for _ in range(slots)]
-        self._newcomers: dict[Room, Intake] = {}  # joined in this step
+    pages: tuple[PageId, ...]
+    slot: Slot
+    flying: bool
+    blocked_at: int  # the pool's `freed_at` when it was refused a page
+
+    @property
+    def room(self) -> Room: ...
+
+    @property
+    def order(self) -> int:
+        """In which it was admitted."""
+        ...
+
+    @property
+    def position(self) -> int:
+        """Where its next token goes."""
+        ...
+
+    @property
+    def runs(self) -> bool:
+        """Whether it computes when its slot does."""
+        ...
+
+    def row(self) -> Row:
+        """What it computes."""
+        ...
+
+
+class Pages(Protocol):
+    """The page pool, as far as growth needs it."""
+
+    @property
+    def page_size(self) -> int: ...
+
+    @property
+    def available(self) -> int: ...
+
+    @property
+    def freed_at(self) -> int: ...
+
+    def allocate(self, room: Room, count: int) -> tuple[PageId, ...]: ...
+
+
+R = TypeVar("R", bound=Runner)
+
+
+class Batches(Generic[R]):
+    """The slots of a group. A request stays in its slot: its next token needs its last one."""
+
+    def __init__(self, slots: int, pool: Pages, budget: Budget) -> None:
+        self._slots: list[dict[Room, R]] = [{} for _ in range(slots)]  # each in the order of admission
+        self._newcomers: dict[Room, R] = {}  # joined in this step
+        self._blocked: dict[Room, R] = {}
         self._pool = pool
+        self._budget = budget
 
     def __len__(self) -> int:
         return sum(len(slot) for slot in self._slots)
 
-    def join(self, request: Intake) -> None:
+    def join(self, request: R) -> None:
         """A request is ready to run; the plan of this step chooses its slot."""
         self._newcomers[request.room] = request
 
-    def leave(self, request: Intake) -> None:
-        """A request has gone, wherever it was."""
+    def leave(self, request: R) -> None:
+        """A request runs no more, wherever it was."""
         self._newcomers.pop(request.room, None)
+        self._blocked.pop(request.room, None)
         if request.slot != NO_SLOT:
-            del self._slots[request.slot][request.room]
+            self._slots[request.slot].pop(request.room, None)
 
     def _bind(self, named: Slot) -> None:
         """Newcomers go where the fewest run: full stages overlap best. Among equals, the slot that runs now."""
         for room, request in self._newcomers.items():
             loads = [(len(slot), index != named, index) for index, slot in enumerate(self._slots)]
             request.slot = Slot(min(loads)[2])
-            self._slots[request.slot][room] = request
+            members = [*self._slots[request.slot].items(), (room, request)]
+            self._slots[request.slot] = dict(sorted(members, key=lambda member: member[1].order))
         self._newcomers.clear()
 
-    def plan(self, slot: Slot, admitted: Sequence[Intake], claims: Sequence[Claim]) -> list[Row]:
-        """Rows of the named slot in order of admission. A request that may not grow now skips the tick."""
-        self._bind(slot)
+    def plan(self, slot: Slot) -> list[Row]:
+        """Rows of the named slot in order of admission. A request that cannot grow now skips the tick."""
+        if self._newcomers:
+            self._bind(slot)
+        rows: list[Row] = []
         if slot == NO_SLOT:
-            return []
-        rows = []
-        given = 0
-        tightest = tightest_before(margins(self._pool.free, claims))
-        for request, spare in zip(admitted, tightest, strict=True):
-            if request.slot != slot or request.state is not State.RUNNING:
-                continue
-            if self._needs_page(request):
-                if not self._pool.free or (spare is not None and spare - given < 1):
-                    request.blocked_at = self._pool.freed_at
-                    continue
-                request.pages += self._pool.allocate(request.room, 1)
-                given += 1
-            rows.append(self._row(request))
+            return rows
+        for request in self._slots[slot].values():
+            if self._runnable(request) and self._grow(request):
+                request.flying = True
+                rows.append(request.row())
         return rows
 
-    def _needs_page(self, request: Intake) -> bool:
-        return pages_for(request.position + 1, self._pool.page_size) > len(request.pages)
+    def _grow(self, request: R) -> bool:
+        """Whether its next token has a page to go to; it takes one if there is one."""
+        pool = self._pool
+        if request.position < len(request.pages) * pool.page_size:
+            return True
+        if not pool.available:
+            request.blocked_at = pool.freed_at
+            self._blocked[request.room] = request
+            return False
+        request.pages += pool.allocate(request.room, 1)
+        self._budget.grew(request.room)
+        self._blocked.pop(request.room, None)
+        return True
 
-    def _row(self, request: Intake) -> Row:
-        request.flying = True
-        token = request.generated[-1]
-        return Row(request.room, (token,), request.position, request.pages, True, request.work.sampling)
+    def blocked(self) -> list[R]:
+        """Those that could not grow when they were last to run, oldest first."""
+        return sorted(self._blocked.values(), key=lambda request: request.order) if self._blocked else []
 
     def next_slot(self, after: Slot, busy: set[Slot]) -> tuple[Slot, bool]:
         """The next slot after `after` that can run something, else the next idle one, else NO_SLOT."""
@@ -77,6 +130,6 @@ class Batches:
                 return slot, True
         return (idle[0] if idle else NO_SLOT), False
 
-    def _runnable(self, request: Intake) -> bool:
+    def _runnable(self, request: R) -> bool:
         """Not ended, and not waiting for pages that nobody has freed since it last asked."""
-        return request.state is State.RUNNING and request.blocked_at != self._pool.freed_at
+        return request.runs and request.blocked_at != self._pool.freed_at

@@ -3,7 +3,12 @@
 import enum
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tandem.core.ids import NO_SLOT, PageId, Room, Slot
+from tandem.core.plan import Row
+from tandem.core.prefixes import TOKEN_BYTES
+from tandem.core.queue import Place
 from tandem.core.requests import Work, pages_for
 from tandem.core.tables import follow
 
@@ -13,11 +18,17 @@ class State(enum.Enum):
 
     QUEUED = "queued"  # waits for pages
     ASKING = "asking"  # has pages; the prealloc vote is open
-    DOOMED = "doomed"  # ended while its vote was open
+    DOOMED = "doomed"  # ended while a vote about it was open
     TRANSFERRING = "transferring"  # its pages are granted: prefill writes into them
-    RUNNING = "running"
-    FINISHING = "finishing"  # ended while its forward was in flight
     QUARANTINED = "quarantined"  # ended while prefill may still write into its pages
+    RUNNING = "running"
+    FINISHING = "finishing"  # ended; one more forward has to come back before its pages are free
+    RETRACTING = "retracting"  # makes room for an older one; the retract vote is open
+    BACKING_UP = "backing up"  # its pages are being copied to host memory
+    LEAVING = "leaving"  # ended while its pages were being copied
+    RETRACTED = "retracted"  # all it has is on the host: waits for pages
+    RESUMING = "resuming"  # has pages again; the resume vote is open
+    RESTORING = "restoring"  # runs; that its pages are copied back is certain when its first forward comes back
     GONE = "gone"
 
 
@@ -28,6 +39,9 @@ class Input(enum.Enum):
     GRANTED = "granted"  # the vote said yes
     REFUSED = "refused"  # the vote said no
     JOINED = "joined"  # KV and first token are here
+    CHOSEN = "chosen"  # an older one needs its pages, and host memory has room for them
+    EVICTED = "evicted"  # an older one needs its pages, and host memory has no room
+    BACKED_UP = "backed up"
     ENDED = "ended"  # abort, deadline, failure or its last token, with nothing in flight
     ENDED_IN_FLIGHT = "ended in flight"
     HARVESTED = "harvested"
@@ -45,31 +59,56 @@ NEXT: dict[tuple[State, Input], State] = {
     (State.TRANSFERRING, Input.JOINED): State.RUNNING,
     (State.TRANSFERRING, Input.ENDED): State.QUARANTINED,
     (State.QUARANTINED, Input.QUIET): State.GONE,
+    (State.RUNNING, Input.CHOSEN): State.RETRACTING,
+    (State.RUNNING, Input.EVICTED): State.GONE,
     (State.RUNNING, Input.ENDED): State.GONE,
     (State.RUNNING, Input.ENDED_IN_FLIGHT): State.FINISHING,
     (State.FINISHING, Input.HARVESTED): State.GONE,
+    (State.RETRACTING, Input.GRANTED): State.BACKING_UP,
+    (State.RETRACTING, Input.REFUSED): State.GONE,
+    (State.RETRACTING, Input.ENDED): State.DOOMED,
+    (State.BACKING_UP, Input.BACKED_UP): State.RETRACTED,
+    (State.BACKING_UP, Input.ENDED): State.LEAVING,
+    (State.LEAVING, Input.BACKED_UP): State.GONE,
+    (State.RETRACTED, Input.ALLOCATED): State.RESUMING,
+    (State.RETRACTED, Input.ENDED): State.GONE,
+    (State.RESUMING, Input.GRANTED): State.RESTORING,
+    (State.RESUMING, Input.REFUSED): State.GONE,
+    (State.RESUMING, Input.ENDED): State.DOOMED,
+    (State.RESTORING, Input.HARVESTED): State.RUNNING,
+    (State.RESTORING, Input.ENDED): State.FINISHING,
+    (State.RESTORING, Input.ENDED_IN_FLIGHT): State.FINISHING,
 }
 
-OVER = (State.DOOMED, State.FINISHING, State.QUARANTINED)
+OVER = (State.DOOMED, State.QUARANTINED, State.FINISHING, State.LEAVING)
 """States of a request that has ended for its client and only waits to give its pages back."""
+RETURNING = (State.DOOMED, State.FINISHING, State.RETRACTING, State.BACKING_UP, State.LEAVING)
+"""States in which pages come back soon, whatever anybody does. When quiet comes, nobody here knows."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Intake:
     """One request on its way into and through a decode slot."""
 
     work: Work
-    deadline_ms: int
-    number: int  # in order of arrival
+    place: Place
     state: State = State.QUEUED
     pages: tuple[PageId, ...] = ()
-    retry_ms: int = 0  # after a no, do not ask before this
+    hit: int = 0  # pages of the prompt that were here already
+    host_pages: tuple[PageId, ...] = ()
+    backups: int = 0  # copies to host memory that were ordered
     landed: bool = False  # the transferred verdict has come
     quiet: bool = False  # prefill's quiet has come
     generated: list[int] = field(default_factory=list)  # token 0 first
+    order: int = 0  # among the admitted: later ones make room first
     slot: Slot = NO_SLOT
     flying: bool = False
+    chosen: bool = False  # runs no more: its pages are taken as soon as nothing of it is in flight
     blocked_at: int = -1  # the pool's `freed_at` when growth was refused
+    prompt: bytes = field(init=False, repr=False)  # as the page pool compares it
+
+    def __post_init__(self) -> None:
+        self.prompt = np.array(self.work.prompt, "<i4").tobytes()
 
     @property
     def room(self) -> Room:
@@ -81,9 +120,30 @@ class Intake:
         """Where the next token to feed goes: the newest generated token has no KV yet."""
         return len(self.work.prompt) + len(self.generated) - 1
 
+    @property
+    def runs(self) -> bool:
+        """Whether it computes when its slot does. One that ended while it was copied back runs once more."""
+        match self.state:
+            case State.RUNNING:
+                return not self.chosen
+            case State.RESTORING:
+                return True
+            case _:
+                return self.state is State.FINISHING and not self.flying
+
+    def row(self) -> Row:
+        """Feed the newest token."""
+        token = self.generated[-1]
+        return Row(self.work.room, (token,), self.position, self.pages, True, self.work.sampling)
+
     def growth_left(self, page_size: int) -> int:
         """Pages it may still ask for until its own maximum."""
         return pages_for(self.work.last_position, page_size) - len(self.pages)
+
+    def first_tokens(self, count: int) -> bytes:
+        """The first `count` tokens of prompt and answer as the page pool compares them."""
+        answered = self.generated[: max(0, count - len(self.work.prompt))]
+        return self.prompt[: count * TOKEN_BYTES] + np.array(answered, "<i4").tobytes()
 
     def move(self, happened: Input) -> State:
         """Take one input. Raises IllegalTransition when the table has no such row."""

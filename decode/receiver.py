@@ -1,38 +1,62 @@
-"""Decode's local half: votes on prealloc, sends grants, counts what has landed."""
+"""Decode's local half: votes, sends grants, counts what has landed, and has pages copied to host memory and back."""
 
 from kvtransfer.coverage import Coverage
 from kvtransfer.peers import Peers
 from kvtransfer.session import ReceiveInput, ReceiveSession, ReceiveState
-from tandem.core.effects import Effect, Observe, TellPeer
-from tandem.core.events import Event, PeerLost, PeerOpened
+from tandem.core.effects import BackUp, Effect, Observe, Restore, TellPeer
+from tandem.core.errors import IllegalTransition
+from tandem.core.events import BackedUp, Event, PeerLost, PeerOpened
 from tandem.core.ids import LayerId, RankId, Room
 from tandem.core.messages import Commit, Fact, Grant, Progress
-from tandem.core.plan import Ask, Forgotten, Granted, Plan, Returned
+from tandem.core.plan import Ask, Forgotten, Granted, Plan, Question, Resumed, Retracted, Returned
 
 
 class KVReceiver:
     """Receives the layers [first, last) of every room that this decode rank will run."""
 
-    def __init__(self, rank: RankId, layers: tuple[LayerId, LayerId]) -> None:
+    def __init__(self, rank: RankId, layers: tuple[LayerId, LayerId], page_size: int) -> None:
         self._rank = rank
         self._layers = layers
+        self._page_size = page_size
         self._peers = Peers()
         self._sessions: dict[Room, ReceiveSession] = {}
 
     def answer(self, ask: Ask) -> bool:
-        """Prealloc: yes if the prefill ranks that own my layers are open to me. Reserves the session."""
+        """This rank's vote. Prealloc reserves a session; retract and resume are about what the session has."""
+        match ask.question:
+            case Question.PREALLOC:
+                return self._reserve(ask)
+            case Question.RETRACT:
+                return self._is(ask.room, ReceiveState.COMPLETE)
+            case Question.RESUME:
+                return self._is(ask.room, ReceiveState.SAVED)
+            case _:
+                raise IllegalTransition(f"{ask} is for whoever keeps the facts")
+
+    def _reserve(self, ask: Ask) -> bool:
+        """Yes if the prefill ranks that own my layers are open to me."""
         if self._peers.route(ask.peer, *self._layers) is None:
             return False
         self._sessions[ask.room] = ReceiveSession(ask.room, ask.peer)
         return True
 
+    def _is(self, room: Room, state: ReceiveState) -> bool:
+        session = self._sessions.get(room)
+        return session is not None and session.state is state
+
     def on_plan(self, plan: Plan) -> list[Effect]:
-        """Grants go out at the commit of the vote, never before."""
+        """Grants go out and copies are made at the commit of the vote, never before."""
         effects: list[Effect] = []
         for note in plan.notes:
             match note:
                 case Granted():
                     effects += self._grant(note)
+                case Retracted(room=room, pages=pages, host_pages=host_pages):
+                    self._sessions[room].move(ReceiveInput.RETRACTED)
+                    effects.append(BackUp(room, pages, host_pages))
+                case Resumed(room=room, host_pages=host_pages, pages=pages):
+                    self._sessions[room].move(ReceiveInput.RESUMED)
+                    effects.append(Restore(room, host_pages, pages))
                 case Returned(room=room) | Forgotten(room=room):
                     self._sessions.pop(room, None)
                 case _:
@@ -42,11 +66,11 @@ class KVReceiver:
     def _grant(self, note: Granted) -> list[Effect]:
         session = self._sessions[note.room]
         session.move(ReceiveInput.GRANTED)
-        session.coverage = Coverage(*self._layers, note.prompt_tokens)
+        session.coverage = Coverage(*self._layers, note.prompt_tokens, note.first_page * self._page_size)
         route = self._peers.route(note.peer, *self._layers)
         if route is None:  # a peer was lost between the vote and its commit: a fact, not a reason to differ
             return [Observe(note.room, Fact(failed=True))]
-        grant = Grant(note.room, self._rank, note.pages)
+        grant = Grant(note.room, self._rank, note.first_page, note.pages)
         return [TellPeer(note.peer, rank, grant) for rank in dict.fromkeys(route.values())]
 
     def on_event(self, event: Event) -> list[Effect]:
@@ -54,6 +78,8 @@ class KVReceiver:
         match event:
             case Commit():
                 return self._commit(event)
+            case BackedUp(room=room):
+                return self._backed_up(room)
             case PeerOpened():
                 self._peers.on_event(event)
                 return []
@@ -76,6 +102,12 @@ class KVReceiver:
             return []
         session.move(ReceiveInput.COVERED)
         return [Observe(commit.room, Fact(Progress.SUCCESS))]
+
+    def _backed_up(self, room: Room) -> list[Effect]:
+        session = self._sessions[room]  # it is kept until all ranks have said this
+        session.move(ReceiveInput.BACKED_UP)
+        session.backups += 1
+        return [Observe(room, Fact(Progress.SUCCESS, backups=session.backups))]
 
     def open_rooms(self) -> int:
         """Sessions, for people and for tests that want none left."""

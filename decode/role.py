@@ -1,34 +1,36 @@
-"""Decode's half of the replicated scheduler: prealloc, transfer, slots, continuous batching."""
+"""Decode's half of the replicated scheduler: prealloc, transfer, continuous batching, making room."""
 
-from decode.batching import Batches
-from decode.budget import Claim, can_admit
+from decode.admission import Admission
+from decode.holdings import Holdings
 from decode.intake import OVER, Input, Intake, State
+from decode.retraction import Retraction
 from tandem.core.config import Limits
+from tandem.core.errors import IllegalTransition
 from tandem.core.ids import Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
-from tandem.core.pages import PagePool
-from tandem.core.plan import MAX_ASKS, Ask, Emitted, Ended, Forgotten, Granted, Note, Question, Returned, Row, ToldPeer
-from tandem.core.requests import Reason, ending, pages_for, too_large
+from tandem.core.plan import MAX_ASKS, Ask, Emitted, Ended, Forgotten, Note, Question, Row, ToldPeer
+from tandem.core.queue import Place
+from tandem.core.requests import Reason, Work, ending, too_large
+from tandem.core.role import Decision
 from tandem.core.slots import Flights
 
-RETRY_MS = 50
-"""Back-off after a vote that said no."""
+ARRIVING = (State.QUEUED, State.ASKING, State.TRANSFERRING)
+"""States of a request whose prefill group still has work to do for it."""
 
 
 class DecodeRole:
-    """FCFS into a fixed number of slots. Pages are given only while every admitted request could still finish."""
+    """FCFS, with priority that ages, into a fixed number of slots. When pages run out, the latest make room."""
 
-    kinds: tuple[Kind, ...] = (Kind.TRANSFERRED, Kind.FAILED, Kind.QUIET)
+    kinds: tuple[Kind, ...] = (Kind.TRANSFERRED, Kind.FAILED, Kind.QUIET, Kind.BACKED_UP)
 
     def __init__(self, limits: Limits, slots: int) -> None:
-        self.pool = PagePool(limits.num_pages, limits.page_size)
         self._limits = limits
-        self._requests: dict[Room, Intake] = {}
-        self._queue: dict[Room, Intake] = {}  # no pages yet
-        self._admitted: dict[Room, Intake] = {}  # holds pages, will grow, and will give them back: oldest first
-        self._batches = Batches(slots, self.pool)
-        self._submitted = 0  # counts arrivals: a refused request keeps its place in the queue
-        self._now_ms = 0
+        self._held = Holdings(limits, slots)
+        self.pool = self._held.pool
+        self._requests = self._held.requests
+        self._admission = Admission(self._held)
+        self._retraction = Retraction(self._held)
+        self._submitted = 0  # counts arrivals
 
     def knows(self, room: Room) -> bool:
         """Whether the room is in the replicated table."""
@@ -39,12 +41,18 @@ class DecodeRole:
         work = submit.work
         refusal = self._refusal(submit)
         if refusal is not None:
-            told = [ToldPeer(work.room, work.peer, refusal)] if work.peer else []
-            return [Ended(work.room, refusal), *told, Forgotten(work.room)]
+            return self.refuse(work, refusal)
         self._submitted += 1
-        request = Intake(work, now_ms + submit.remaining_ms, self._submitted)
-        self._requests[work.room] = self._queue[work.room] = request
+        request = Intake(work, Place(work.due_ms(now_ms), self._submitted))
+        self._requests[work.room] = request
+        self._held.queue.add(request)
+        self._held.deadlines.add(work.room, now_ms + submit.remaining_ms)
         return []
+
+    def refuse(self, work: Work, reason: Reason) -> list[Note]:
+        """Prefill is told, as it would wait for our grants."""
+        told = [ToldPeer(work.room, work.peer, reason)] if work.peer else []
+        return [Ended(work.room, reason), *told, Forgotten(work.room)]
 
     def _refusal(self, submit: Submit) -> Reason | None:
         if len(self._requests) >= self._limits.max_rooms:
@@ -52,34 +60,45 @@ class DecodeRole:
         return Reason.TOO_LARGE if too_large(submit.work, self._limits, submit.work.last_position) else None
 
     def on_outcome(self, ask: Ask, yes: bool, now_ms: int) -> list[Note]:
-        """A yes grants the pages to the prefill group; after a no they go back and the request asks again later."""
+        """What was allocated for a vote is used or goes back. One that ended meanwhile gives all back either way."""
         request = self._requests[ask.room]
-        state = request.move(Input.GRANTED if yes else Input.REFUSED)
-        if state is State.TRANSFERRING:
-            return [Granted(request.room, ask.peer, len(request.work.prompt), request.pages)]
-        if state is State.GONE:
-            return [Returned(request.room), *self._leave(request)]
-        self._give_back(request)
-        request.pages, request.retry_ms = (), now_ms + RETRY_MS
-        self._queue[request.room] = request
-        self._queue = {one.room: one for one in sorted(self._queue.values(), key=lambda one: one.number)}
-        return [Returned(request.room)]
+        if request.state is State.DOOMED:
+            request.move(Input.GRANTED if yes else Input.REFUSED)
+            return self._held.leave(request)
+        match ask.question:
+            case Question.PREALLOC:
+                return self._admission.on_outcome(request, yes, now_ms)
+            case Question.RETRACT:
+                return self._retraction.on_retract(request, yes)
+            case Question.RESUME:
+                return self._retraction.on_resume(request, yes)
+            case _:
+                raise IllegalTransition(f"{ask} came back with {yes}: decode asks no such question")
 
     def on_verdict(self, verdict: Verdict) -> list[Note]:
-        """Transferred lets a request join, failed ends it, quiet frees what a writer could still touch."""
+        """Transferred lets a request join, failed ends it, quiet and backed up free what could still be touched."""
         request = self._requests[verdict.room]
         match verdict.kind:
             case Kind.TRANSFERRED:
-                request.landed = True
-                return self._join(request)
+                return self._land(request)
             case Kind.FAILED:
                 return [] if request.state in OVER else self._end(request, Reason.TRANSFER_FAILED, told_by=None)
+            case Kind.BACKED_UP:
+                return self._retraction.on_backed_up(request, verdict)
             case _:
                 request.quiet = True
                 if request.state is not State.QUARANTINED:
                     return []
                 request.move(Input.QUIET)
-                return self._leave(request)
+                return self._held.leave(request)
+
+    def _land(self, request: Intake) -> list[Note]:
+        """The prompt's KV is here on every rank, for others to share, too. Hearing it again changes nothing."""
+        if request.state is not State.TRANSFERRING or request.landed:
+            return []
+        request.landed = True
+        self._held.publish(request, len(request.work.prompt))
+        return self._join(request)
 
     def on_first_token(self, first: FirstToken) -> list[Note]:
         """Token 0 of a room, from the prefill group; a second copy says nothing new."""
@@ -94,7 +113,7 @@ class DecodeRole:
         if request.state is not State.TRANSFERRING or not (request.landed and request.generated):
             return []
         request.move(Input.JOINED)
-        self._batches.join(request)
+        self._held.batches.join(request)
         return [Emitted(request.room, 0, request.generated[0])]
 
     def on_abort(self, abort: Abort) -> list[Note]:
@@ -107,100 +126,68 @@ class DecodeRole:
         return self._end(request, Reason.PEER_ENDED if abort.peer else abort.reason, told_by=abort.peer)
 
     def expire(self, now_ms: int) -> list[Note]:
-        """End the requests whose deadline has passed."""
-        late = [request for request in self._live() if now_ms >= request.deadline_ms]
-        return [note for request in late for note in self._end(request, Reason.DEADLINE, told_by=None)]
+        """End the requests whose deadline has passed, and the pauses that are over."""
+        self._held.queue.wake(now_ms)
+        late = self._held.deadlines.late(now_ms)
+        return [note for room in late for note in self._end(self._requests[room], Reason.DEADLINE, told_by=None)]
 
     def _end(self, request: Intake, reason: Reason, told_by: str | None) -> list[Note]:
         """End a request. The client hears at once; pages stay for whoever may still use them."""
         notes: list[Note] = [Ended(request.room, reason)]
-        arriving = request.state in (State.QUEUED, State.ASKING, State.TRANSFERRING)
         # Who told us is told back if it could still write: its quiet may have come before this room was here.
         unsettled = request.state is State.TRANSFERRING and not request.quiet
-        if arriving and request.work.peer and (unsettled or not told_by):
+        if request.state in ARRIVING and request.work.peer and (unsettled or not told_by):
             notes.append(ToldPeer(request.room, request.work.peer, reason))
         state = request.move(Input.ENDED_IN_FLIGHT if request.flying else Input.ENDED)
-        if state is State.QUARANTINED and request.quiet:
-            state = request.move(Input.QUIET)
+        self._held.withdraw(request)
         if state is State.QUARANTINED:
-            self._admitted.pop(request.room)
-            self.pool.quarantine(request.room)
-        return notes + self._leave(request) if state is State.GONE else notes
-
-    def _leave(self, request: Intake) -> list[Note]:
-        """Nobody uses the request's pages any more."""
-        del self._requests[request.room]
-        self._queue.pop(request.room, None)
-        self._batches.leave(request)
-        self._give_back(request)
-        return [Forgotten(request.room)]
-
-    def _give_back(self, request: Intake) -> None:
-        self._admitted.pop(request.room, None)
-        self.pool.release(request.room)
+            if not request.quiet:
+                self.pool.quarantine(request.room)
+                return notes
+            state = request.move(Input.QUIET)
+        return notes + self._held.leave(request) if state is State.GONE else notes
 
     def on_tokens(self, row: Row, tokens: tuple[int, ...]) -> list[Note]:
         """A running request's next token; one that ended meanwhile only gives its pages back."""
         request = self._requests[row.room]
         request.flying = False
-        if request.state is State.FINISHING:
-            request.move(Input.HARVESTED)
-            return self._leave(request)
+        if request.state is not State.RUNNING and request.move(Input.HARVESTED) is State.GONE:
+            return self._held.leave(request)
         notes: list[Note] = []
         for token in tokens:
             request.generated.append(token)
             notes.append(Emitted(row.room, len(request.generated) - 1, token))
             reason = ending(request.work, len(request.generated), token)
             if reason is not None:
+                self._held.publish(request, request.position, leaving=True)
                 return notes + self._end(request, reason, told_by=None)
         return notes
 
-    def admit(self, now_ms: int) -> list[Ask]:
-        """Give the prompt's pages in order of arrival, while every admitted request could still finish, and ask."""
-        self._now_ms = now_ms
-        asks: list[Ask] = []
-        for request in list(self._queue.values()):
-            if request.retry_ms > now_ms:
-                continue  # its prefill group is not ready: others need not wait for it
-            if len(asks) == MAX_ASKS or not self._allocate(request):
-                break
-            assert request.work.peer is not None
-            asks.append(Ask(Question.PREALLOC, request.room, request.work.peer))
-        return asks
+    def decide(self, slot: Slot, now_ms: int) -> Decision:
+        """Who runs may grow before others get pages; who gave theirs gets them back before anybody new."""
+        del now_ms
+        rows = self._held.batches.plan(slot)
+        asks, notes = self._retraction.retract()
+        asks += self._retraction.resume(MAX_ASKS - len(asks))
+        if not self._held.yielding:
+            asks += self._admission.ask(MAX_ASKS - len(asks))
+        return Decision(rows, asks, notes)
 
-    def _allocate(self, request: Intake) -> bool:
-        size = self.pool.page_size
-        held = pages_for(len(request.work.prompt), size)
-        claim = Claim(held, pages_for(request.work.last_position, size) - held)
-        if not can_admit(self.pool.free, self._claims(), claim):
-            return False
-        del self._queue[request.room]
-        request.pages = self.pool.allocate(request.room, held)
-        request.move(Input.ALLOCATED)
-        self._admitted[request.room] = request
-        return True
-
-    def _claims(self) -> list[Claim]:
-        size = self.pool.page_size
-        return [Claim(len(request.pages), request.growth_left(size)) for request in self._admitted.values()]
-
-    def plan(self, slot: Slot) -> list[Row]:
-        """One token for every request of the slot that may take the page it needs."""
-        return self._batches.plan(slot, list(self._admitted.values()), self._claims())
+    def polls(self) -> dict[Room, list[Question]]:
+        """Whether KV that is on its way has failed, or is here."""
+        coming = [one.room for one in self._requests.values() if one.state is State.TRANSFERRING and not one.landed]
+        return {room: [Question.INTACT, Question.LANDED] for room in coming}
 
     def next_slot(self, after: Slot, flights: Flights, returned: frozenset[Tick]) -> tuple[Slot, bool]:
         """Round robin over the slots that can run something now, else an idle one for newcomers to join."""
-        return self._batches.next_slot(after, flights.busy(returned))
+        return self._held.batches.next_slot(after, flights.busy(returned))
 
     def wake_ms(self) -> int | None:
         """The next deadline, or the end of a back-off."""
-        times = [request.deadline_ms for request in self._live()]
-        times += [request.retry_ms for request in self._queue.values() if request.retry_ms > self._now_ms]
-        return min(times, default=None)
-
-    def _live(self) -> list[Intake]:
-        return [request for request in self._requests.values() if request.state not in OVER]
+        times = (self._held.deadlines.next_ms, self._held.queue.wake_ms)
+        return min((time for time in times if time is not None), default=None)
 
     def lengths(self) -> tuple[int, ...]:
-        """Requests in all states, those without pages, those that run."""
-        return len(self._requests), len(self._queue), len(self._batches)
+        """Requests in all states, those that wait for pages, those that run."""
+        held = self._held
+        return len(self._requests), len(held.queue) + len(held.yielding), len(held.batches)

@@ -4,9 +4,10 @@ from tandem.core.ids import LayerId
 
 
 class Coverage:
-    """Landed token ranges of one room on one decode rank."""
+    """Landed token ranges of one room on one decode rank. Tokens before `start` need not land: they are here."""
 
-    def __init__(self, first: LayerId, last: LayerId, tokens: int) -> None:
+    def __init__(self, first: LayerId, last: LayerId, tokens: int, start: int = 0) -> None:
+        self._start = start
         self._tokens = tokens
         self._ranges: dict[LayerId, list[tuple[int, int]]] = {LayerId(layer): [] for layer in range(first, last)}
         self._missing = last - first  # layers not covered yet
@@ -20,11 +21,11 @@ class Coverage:
             self._missing -= 1
 
     def _whole(self, ranges: list[tuple[int, int]]) -> bool:
-        return bool(ranges) and ranges[0][0] <= 0 and ranges[0][1] >= self._tokens
+        return any(first <= self._start and last >= self._tokens for first, last in ranges)
 
     @property
     def complete(self) -> bool:
-        """Every token of every layer has landed."""
+        """Every token of every layer is here."""
         return self._missing == 0
 
 

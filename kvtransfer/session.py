@@ -51,6 +51,7 @@ class SendSession:
     route: dict[LayerId, RankId] = field(default_factory=dict)  # owner of each of our layers, once ready
     state: SendState = SendState.BOOTSTRAPPING
     unfinished: dict[Tick, None] = field(default_factory=dict)  # launched here, not computed here yet
+    launched: int = 0  # pages of the prompt that are complete once what has been launched has run
     posted: int = 0  # writes whose end is not known
     whole: bool = False  # the last chunk has been launched
     failed: bool = False
@@ -67,11 +68,13 @@ class SendSession:
 
 
 class ReceiveState(enum.Enum):
-    """Decode rank: from the vote to complete."""
+    """Decode rank: from the vote until the room is forgotten."""
 
     RESERVED = "reserved"  # voted yes
     OPEN = "open"  # grants are out, commits come in
     COMPLETE = "complete"
+    COPYING = "copying"  # to host memory
+    SAVED = "saved"  # host memory has all of it
 
 
 class ReceiveInput(enum.Enum):
@@ -79,11 +82,17 @@ class ReceiveInput(enum.Enum):
 
     GRANTED = "granted"
     COVERED = "covered"
+    RETRACTED = "retracted"
+    BACKED_UP = "backed up"
+    RESUMED = "resumed"
 
 
 RECEIVE_NEXT: dict[tuple[ReceiveState, ReceiveInput], ReceiveState] = {
     (ReceiveState.RESERVED, ReceiveInput.GRANTED): ReceiveState.OPEN,
     (ReceiveState.OPEN, ReceiveInput.COVERED): ReceiveState.COMPLETE,
+    (ReceiveState.COMPLETE, ReceiveInput.RETRACTED): ReceiveState.COPYING,
+    (ReceiveState.COPYING, ReceiveInput.BACKED_UP): ReceiveState.SAVED,
+    (ReceiveState.SAVED, ReceiveInput.RESUMED): ReceiveState.COMPLETE,
 }
 
 
@@ -95,6 +104,7 @@ class ReceiveSession:
     peer: str
     state: ReceiveState = ReceiveState.RESERVED
     coverage: Coverage | None = None
+    backups: int = 0  # copies to host memory that are done
 
     def move(self, happened: ReceiveInput) -> None:
         """Take one input. Raises IllegalTransition when the table has no such row."""
