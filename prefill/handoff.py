@@ -1,9 +1,13 @@
 """The life of a request on the prefill group, as a table."""
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
 
 from tandem.core.ids import PageId, Room
+from tandem.core.prefixes import TOKEN_BYTES
 from tandem.core.requests import Work
 from tandem.core.tables import follow
 
@@ -44,16 +48,28 @@ NEXT: dict[tuple[State, Input], State] = {
 }
 
 
+class Place(NamedTuple):
+    """Where a request stands in a queue: smaller goes first."""
+
+    due_ms: int
+    number: int  # of its arrival
+
+
 @dataclass(slots=True)
 class Handoff:
     """One request on its way through the prefill group."""
 
     work: Work
     deadline_ms: int
+    place: Place
     state: State
     pages: tuple[PageId, ...] = ()
-    scheduled: int = 0  # prompt tokens that a plan has taken
+    scheduled: int = 0  # prompt tokens that need no plan any more: a plan has taken them, or they were cached
     quiet: bool = False  # the quiet verdict has come; it may overtake the harvest that brings token 0
+    tokens: bytes = field(init=False, repr=False)  # the prompt as the page pool compares it
+
+    def __post_init__(self) -> None:
+        self.tokens = np.array(self.work.prompt, "<i4").tobytes()
 
     @property
     def room(self) -> Room:
@@ -64,6 +80,10 @@ class Handoff:
     def remaining(self) -> int:
         """Prompt tokens that no plan has taken yet."""
         return len(self.work.prompt) - self.scheduled
+
+    def first_tokens(self, count: int) -> bytes:
+        """The first `count` tokens of the prompt as the page pool compares them."""
+        return self.tokens[: count * TOKEN_BYTES]
 
     def move(self, happened: Input) -> State:
         """Take one input. Raises IllegalTransition when the table has no such row."""

@@ -1,13 +1,29 @@
 """Prefill's half of the replicated scheduler: bootstrap, admission, chunks, hand-off."""
 
-from prefill.handoff import Handoff, Input, State
+from prefill.handoff import Handoff, Input, Place, State
+from prefill.queue import Queue
 from tandem.core.config import Limits
+from tandem.core.controls import Controls
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import NO_SLOT, Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
 from tandem.core.pages import PagePool
-from tandem.core.plan import Ask, Emitted, Ended, Forgotten, HandedOff, Note, Opened, Row, Settled, Stopped, ToldPeer
-from tandem.core.requests import Reason, ending, pages_for, too_large
+from tandem.core.plan import (
+    Ask,
+    Emitted,
+    Ended,
+    Forgotten,
+    HandedOff,
+    Note,
+    Opened,
+    Question,
+    Row,
+    Settled,
+    Stopped,
+    ToldPeer,
+)
+from tandem.core.requests import Reason, Work, ending, pages_for, too_large
+from tandem.core.role import Decision
 from tandem.core.slots import Flights
 
 WINDOW = Slot(0)
@@ -15,17 +31,22 @@ WINDOW = Slot(0)
 
 
 class PrefillRole:
-    """FCFS. A whole prompt's pages are reserved at admission: holding a part while waiting for the rest deadlocks."""
+    """FCFS, with priority that ages.
+
+    A whole prompt's pages are reserved at admission: holding a part while waiting for the rest deadlocks.
+    """
 
     kinds: tuple[Kind, ...] = (Kind.BOOTSTRAPPED, Kind.FAILED, Kind.QUIET)
 
-    def __init__(self, limits: Limits, window: int) -> None:
-        self.pool = PagePool(limits.num_pages, limits.page_size)
+    def __init__(self, limits: Limits, controls: Controls, window: int) -> None:
+        self.pool = PagePool(limits.num_pages, limits.page_size, prefix_cache=limits.prefix_cache)
         self._limits = limits
+        self._controls = controls
         self._window = window  # ticks in flight
         self._requests: dict[Room, Handoff] = {}
-        self._waiting: dict[Room, Handoff] = {}  # bootstrapped, in the order of their verdicts
-        self._running: dict[Room, Handoff] = {}  # chunks left to schedule, in the order of admission
+        self._waiting = Queue()  # bootstrapped, without pages
+        self._running = Queue()  # chunks left to schedule
+        self._submitted = 0
 
     def knows(self, room: Room) -> bool:
         """Whether the room is in the replicated table."""
@@ -36,13 +57,22 @@ class PrefillRole:
         work = submit.work
         refusal = self._refusal(submit)
         if refusal is not None:
-            return [Ended(work.room, refusal), *self._farewell(work.room, work.peer, refusal), Forgotten(work.room)]
+            return self.refuse(work, refusal)
         state = State.BOOTSTRAPPING if work.peer else State.WAITING
-        request = Handoff(work, now_ms + submit.remaining_ms, state)
+        self._submitted += 1
+        place = Place(work.due_ms(now_ms), self._submitted)
+        request = Handoff(work, now_ms + submit.remaining_ms, place, state)
         self._requests[work.room] = request
         if not work.peer:
-            self._waiting[work.room] = request
+            self._waiting.add(request)
         return [Opened(work.room, work.peer)]
+
+    def refuse(self, work: Work, reason: Reason) -> list[Note]:
+        """Nothing was granted or posted, so the peer may take its pages back at once."""
+        notes: list[Note] = [Ended(work.room, reason)]
+        if work.peer:
+            notes += [ToldPeer(work.room, work.peer, reason), Settled(work.room, work.peer)]
+        return [*notes, Forgotten(work.room)]
 
     def _refusal(self, submit: Submit) -> Reason | None:
         if len(self._requests) >= self._limits.max_rooms:
@@ -61,7 +91,7 @@ class PrefillRole:
             case Kind.BOOTSTRAPPED:
                 if request.state is State.BOOTSTRAPPING:
                     request.move(Input.BOOTSTRAPPED)
-                    self._waiting[request.room] = request
+                    self._waiting.add(request)
                 return []
             case Kind.FAILED:
                 return [] if request.state is State.DRAINING else self._end(request, Reason.TRANSFER_FAILED, None)
@@ -87,8 +117,8 @@ class PrefillRole:
 
     def _end(self, request: Handoff, reason: Reason, told_by: str | None) -> list[Note]:
         """End a request early: tell the router and the peer, then stop what is under way."""
-        self._waiting.pop(request.room, None)
-        self._running.pop(request.room, None)
+        self._waiting.discard(request)
+        self._running.discard(request)
         peer = None if told_by else request.work.peer
         notes: list[Note] = [Ended(request.room, reason)]
         if peer:
@@ -96,9 +126,6 @@ class PrefillRole:
         if request.move(Input.ENDED) is State.GONE:
             return notes + self._leave(request)
         return [*notes, Stopped(request.room), *self._settle(request)]
-
-    def _farewell(self, room: Room, peer: str | None, reason: Reason) -> list[Note]:
-        return [ToldPeer(room, peer, reason), Settled(room, peer)] if peer else []
 
     def _settle(self, request: Handoff) -> list[Note]:
         """Quiet, and nothing left to come: the room can go. While token 0 is on its way it cannot."""
@@ -115,50 +142,87 @@ class PrefillRole:
         return [*settled, Forgotten(request.room)]
 
     def on_tokens(self, row: Row, tokens: tuple[int, ...]) -> list[Note]:
-        """The last chunk brings token 0: hand the request off, unless that token was all it wanted."""
+        """The pages of a request that goes on are for others to share from now on; the last chunk brings token 0."""
         request = self._requests.get(row.room)
-        if request is None or request.state is not State.RUNNING or not tokens:
+        if request is None or request.state is not State.RUNNING:
             return []
-        (token,) = tokens
-        emitted = Emitted(row.room, 0, token)
+        self._publish(request, row)
+        return self._hand_off(request, *tokens) if tokens else []
+
+    def _publish(self, request: Handoff, row: Row) -> None:
+        """Others may share the pages that this row has filled, and those before them."""
+        size = self.pool.page_size
+        full = row.end // size
+        if full > row.start // size:
+            tokens = request.first_tokens(full * size)
+            self.pool.publish(request.room, request.work.salt, tokens, request.pages[:full])
+
+    def _hand_off(self, request: Handoff, token: int) -> list[Note]:
+        """Decode goes on from token 0, unless that was all the request wanted."""
+        room = request.room
+        emitted = Emitted(room, 0, token)
         reason = ending(request.work, 1, token)
         if request.work.peer is None:
             request.move(Input.FINISHED)
             request.move(Input.QUIET)  # a sampled row has passed every rank, and nothing was posted
-            return [emitted, Ended(row.room, reason or Reason.LENGTH), *self._leave(request)]
+            return [emitted, Ended(room, reason or Reason.LENGTH), *self._leave(request)]
         if reason is None:
             request.move(Input.SAMPLED)
-            return [emitted, HandedOff(row.room, request.work.peer, token), *self._settle(request)]
+            return [emitted, HandedOff(room, request.work.peer, token), *self._settle(request)]
         request.move(Input.FINISHED)
-        told = ToldPeer(row.room, request.work.peer, Reason.PEER_ENDED)
-        return [emitted, Ended(row.room, reason), told, Stopped(row.room), *self._settle(request)]
+        told = ToldPeer(room, request.work.peer, Reason.PEER_ENDED)
+        return [emitted, Ended(room, reason), told, Stopped(room), *self._settle(request)]
 
     def on_outcome(self, ask: Ask, yes: bool, now_ms: int) -> list[Note]:
         """Prefill asks for no vote."""
         raise IllegalTransition(f"{ask} came back with {yes} at {now_ms}")
 
-    def admit(self, now_ms: int) -> list[Ask]:
-        """First come, first served: the head waits until all its pages are free, nobody overtakes it."""
+    def decide(self, slot: Slot, now_ms: int) -> Decision:
+        """Admit first: who gets pages now may run now."""
         del now_ms
-        while self._waiting:
-            request = next(iter(self._waiting.values()))
-            needed = pages_for(len(request.work.prompt), self.pool.page_size)
-            if needed > self.pool.free:
-                break
-            del self._waiting[request.room]
-            request.pages = self.pool.allocate(request.room, needed)
-            request.move(Input.ADMITTED)
-            self._running[request.room] = request
-        return []
+        self._admit()
+        return Decision(self._rows(slot))
 
-    def plan(self, slot: Slot) -> list[Row]:
-        """Chunks in the order of admission, within the tick's budget; one prompt gets at most one chunk."""
-        budget = self._limits.max_prefill_tokens if slot != NO_SLOT else 0
+    def polls(self) -> dict[Room, list[Question]]:
+        """Whether anything has failed, and when nothing of ours can touch a room's pages any more."""
+        wanted: dict[Room, list[Question]] = {}
+        for request in self._requests.values():
+            if request.work.peer and request.state is not State.DRAINING:
+                wanted.setdefault(request.room, []).append(Question.INTACT)
+            if request.state in (State.SENDING, State.DRAINING):
+                wanted.setdefault(request.room, []).append(Question.QUIET)
+        return wanted
+
+    def _admit(self) -> None:
+        """The head of the queue waits until all its pages can be given, nobody overtakes it."""
+        while (request := self._waiting.head) is not None and self._allocate(request):
+            self._waiting.discard(request)
+            request.move(Input.ADMITTED)
+            self._running.add(request)
+
+    def _allocate(self, request: Handoff) -> bool:
+        """Share what is cached and add the rest, or keep nothing: a share that waits would keep pages from others.
+
+        One token at least is left to compute, as token 0 is drawn from its logits.
+        """
+        room, prompt, size = request.room, len(request.work.prompt), self.pool.page_size
+        hit = self.pool.reuse(room, request.work.salt, request.tokens, most=(prompt - 1) // size)
+        rest = pages_for(prompt, size) - len(hit)
+        if rest > self.pool.available:
+            self.pool.release(room)
+            return False
+        request.pages = hit + self.pool.allocate(room, rest)
+        request.scheduled = len(hit) * size
+        return True
+
+    def _rows(self, slot: Slot) -> list[Row]:
+        """Chunks within the tick's budget; one prompt gets at most one of them."""
+        budget = self._controls.max_prefill_tokens if slot != NO_SLOT else 0
         rows = []
-        for request in list(self._running.values()):
+        for request in self._running:
             if not budget:
                 break
-            row = self._chunk(request, min(budget, self._limits.chunked_prefill_size))
+            row = self._chunk(request, min(budget, self._controls.chunk_tokens(request.scheduled)))
             budget -= len(row.tokens)
             rows.append(row)
         return rows
@@ -168,7 +232,7 @@ class PrefillRole:
         request.scheduled += count
         last = not request.remaining
         if last:
-            del self._running[request.room]
+            self._running.discard(request)
         tokens = request.work.prompt[start : request.scheduled]
         table = request.pages[: pages_for(request.scheduled, self.pool.page_size)]
         return Row(request.room, tokens, start, table, last, request.work.sampling)

@@ -17,13 +17,17 @@ MAX_EARLY = 4096
 
 
 class Chunk(NamedTuple):
-    """The pages of one room that are complete once a tick has been computed."""
+    """The pages of one room that can be sent once a tick has been computed, and not before."""
 
     room: Room
     first_page: int  # logical index in the prompt
     pages: tuple[PageId, ...]
-    first: int  # tokens [first, last) of the prompt
-    last: int
+    last: int  # tokens of the prompt up to the end of these pages
+
+    def starting_at(self, page: int) -> "Chunk":
+        """What is left of it without the pages of the prompt before `page`."""
+        skipped = min(max(page - self.first_page, 0), len(self.pages))
+        return Chunk(self.room, self.first_page + skipped, self.pages[skipped:], self.last)
 
 
 class Write(NamedTuple):
@@ -35,11 +39,15 @@ class Write(NamedTuple):
     commit: Commit
 
 
-def completed_pages(row: Row, page_size: int) -> Chunk:
-    """Pages that were not full before this row and are after it; the prompt's last page counts as full."""
-    first = row.start // page_size
+def completed_pages(row: Row, first: int, page_size: int) -> Chunk:
+    """Pages from the `first` on that are full after this row; the prompt's last page counts as full.
+
+    The first row of a room that shares a cached prefix begins behind it, and completes its pages as well. They may be
+    read after this row's own producer event of a layer: a rank runs its ticks in order, so the event of the row that
+    wrote them, whoever's it was, has come before.
+    """
     last = len(row.pages) if row.samples else row.end // page_size
-    return Chunk(row.room, first, row.pages[first:last], first * page_size, min(last * page_size, row.end))
+    return Chunk(row.room, first, row.pages[first:last], min(last * page_size, row.end))
 
 
 class KVSender:
@@ -137,26 +145,26 @@ class KVSender:
         session.move(SendInput.LAUNCHED)
         session.unfinished[tick] = None
         session.whole = row.samples
-        self._chunks.setdefault(tick, []).append(completed_pages(row, self._page_size))
+        chunk = completed_pages(row, session.launched, self._page_size)
+        session.launched += len(chunk.pages)
+        self._chunks.setdefault(tick, []).append(chunk)
 
     def _post(self, chunk: Chunk, layer: LayerId) -> list[Effect]:
         session = self._sessions.get(chunk.room)
-        if (
-            session is None
-            or session.state is not SendState.SENDING
-            or session.failed
-            or not session.peer
-            or not chunk.pages
-        ):
+        if session is None or session.state is not SendState.SENDING or session.failed or not session.peer:
             return []
         grant = session.grants[session.route[layer]]
-        theirs = grant.pages[chunk.first_page : chunk.first_page + len(chunk.pages)]
+        chunk = chunk.starting_at(grant.first_page)
+        if not chunk.pages:
+            return []
+        granted_before = chunk.first_page - grant.first_page
+        theirs = grant.pages[granted_before : granted_before + len(chunk.pages)]
         if len(theirs) < len(chunk.pages):
             return self._fail(session)  # the peer has granted less than the prompt needs
         blocks = tuple(zip(chunk.pages, theirs, strict=True))
         self._tickets += 1
         session.posted += 1
-        commit = Commit(chunk.room, layer, chunk.first, chunk.last)
+        commit = Commit(chunk.room, layer, chunk.first_page * self._page_size, chunk.last)
         self._writes[self._tickets] = Write(session, session.peer, grant.rank, commit)
         return [Post(self._tickets, session.room, session.peer, grant.rank, layer, blocks)]
 
