@@ -1,62 +1,176 @@
 """`tandem sim`: random runs of the real scheduler in virtual time, one seed after the other."""
 
 import hashlib
+import multiprocessing
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
 
 from rich.console import Console
 from rich.progress import track
 
-from tandem.sim.run import simulate
+from tandem.core.errors import ConfigError
+from tandem.sim.case import LAYERS, WHOLE, Variant
+from tandem.sim.faults import Fault
+from tandem.sim.run import Result, simulate
+from tandem.sim.shrink import shrink
 
 TELL_S = 5.0
+AT_A_TIME = 8
+"""Seeds that a process takes in one go."""
 
 
-def run(seeds: range, *, show_hash: bool, tell: bool) -> int:
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a seed failed, in a form that travels between processes."""
+
+    seed: int
+    kind: str
+    text: str
+    trace: str
+
+
+def run(seeds: range, variant: Variant = WHOLE, *, show_hash: bool = False, tell: bool = False, jobs: int = 1) -> int:
     """Run the seeds in order, up to the first that fails; returns the exit status. `tell` prints each run in words."""
     started_s = time.perf_counter()
-    ticks = requests = aborted = 0
-    digest = hashlib.sha256()
-    one = ""
-    for seed in told(seeds):
-        try:
-            result = simulate(seed, print if tell else None)
-        except Exception as error:  # noqa: BLE001  whatever a seed finds is what we look for
-            return failed(seed, error, whole=len(seeds) == 1)
-        ticks, requests, aborted = ticks + result.ticks, requests + result.requests, aborted + result.aborted
-        one = result.hash
-        digest.update(f"{seed} {result.hash}\n".encode())
-    passed_s = time.perf_counter() - started_s
-    print(f"{len(seeds)} seeds: {requests} requests, {aborted} of them aborted, {ticks} ticks, in {passed_s:.1f} s")
+    results: list[Result] = []
+    for outcome in told(outcomes(seeds, variant, tell, jobs), len(seeds)):
+        if isinstance(outcome, Failure):
+            return failed(outcome, variant, whole=len(seeds) == 1, smaller=not tell)
+        results.append(outcome)
+    print(summary(results, time.perf_counter() - started_s))
     if show_hash:
-        print(one if len(seeds) == 1 else digest.hexdigest()[:16])
+        print(results[0].hash if len(seeds) == 1 else hash_of_hashes(results))
     return 0
 
 
-def failed(seed: int, error: Exception, *, whole: bool) -> int:
-    """Say what broke and how to see it again."""
+def outcomes(seeds: range, variant: Variant, tell: bool, jobs: int) -> Iterator[Result | Failure]:
+    """What each seed comes to, in order."""
+    one = partial(attempt, variant=variant, tell=tell)
+    if jobs == 1:
+        yield from map(one, seeds)
+        return
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        yield from pool.map(one, seeds, chunksize=AT_A_TIME)
+
+
+def attempt(seed: int, variant: Variant, tell: bool = False) -> Result | Failure:
+    """Run one seed. Whatever it raises is what we look for."""
+    try:
+        return simulate(seed, variant, print if tell else None)
+    except BrokenPipeError:  # whoever reads the story has had enough
+        raise
+    except Exception as error:  # noqa: BLE001
+        return Failure(seed, type(error).__name__, str(error), "".join(traceback.format_exception(error)))
+
+
+# what is said
+
+
+def summary(results: Sequence[Result], passed_s: float) -> str:
+    """All runs in a few lines; the last one can be compared with another machine's."""
+    acted: Counter[Fault] = Counter()
+    for result in results:
+        acted.update(result.faults)
+    faults = ", ".join(f"{kind.value} {acted[kind]}" for kind in Fault if acted[kind])
+    requests, aborted = sum(each.requests for each in results), sum(each.aborted for each in results)
+    evicted, ticks = sum(each.evicted for each in results), sum(each.ticks for each in results)
+    return (
+        f"in {passed_s:.1f} s; faults that acted: {faults or 'none'}\n"
+        f"{len(results)} seeds: {requests} requests, {aborted} aborted, {evicted} evictions, {ticks} ticks, "
+        f"{sum(acted.values())} faults, hash {hash_of_hashes(results)}"
+    )
+
+
+def hash_of_hashes(results: Sequence[Result]) -> str:
+    """Equal if all runs are equal."""
+    lines = "".join(f"{result.seed} {result.hash}\n" for result in results)
+    return hashlib.sha256(lines.encode()).hexdigest()[:16]
+
+
+def failed(failure: Failure, variant: Variant, *, whole: bool, smaller: bool) -> int:
+    """Say what broke, how to see it again, and how to see it with less around it."""
     if whole:
-        traceback.print_exception(error)
-    print(f"seed {seed} failed: {type(error).__name__}: {error}", file=sys.stderr)
-    print(f"to see it again: tandem sim --seed {seed} --tell", file=sys.stderr)
+        print(failure.trace, file=sys.stderr)
+    print(f"seed {failure.seed} failed: {failure.kind}: {failure.text}", file=sys.stderr)
+    print(f"to see it again: {command(failure.seed, variant)} --tell", file=sys.stderr)
+    if smaller:
+        smallest = shrink(failure.seed, variant, partial(fails_alike, failure))
+        print(f"the smallest found: {command(failure.seed, smallest)} --tell", file=sys.stderr)
     return 1
 
 
-def told(seeds: range) -> Iterable[int]:
-    """The seeds, with the progress on standard error: a bar on a terminal, now and then a line elsewhere."""
+def fails_alike(failure: Failure, variant: Variant) -> bool:
+    """Whether a variant of the seed breaks the same thing."""
+    outcome = attempt(failure.seed, variant)
+    return isinstance(outcome, Failure) and outcome.kind == failure.kind
+
+
+def told(outcomes: Iterable[Result | Failure], count: int) -> Iterable[Result | Failure]:
+    """With the progress on standard error: a bar on a terminal, now and then a line elsewhere."""
     console = Console(stderr=True)
     if console.is_terminal:
-        return track(seeds, "simulating", console=console, transient=True)
-    return lines(seeds)
+        return track(outcomes, "simulating", total=count, console=console, transient=True)
+    return lines(outcomes, count)
 
 
-def lines(seeds: range) -> Iterator[int]:
+def lines(outcomes: Iterable[Result | Failure], count: int) -> Iterator[Result | Failure]:
     """A line every TELL_S."""
     told_s = time.monotonic()
-    for done, seed in enumerate(seeds):
+    for done, outcome in enumerate(outcomes, 1):
         if time.monotonic() > told_s + TELL_S:
             told_s = time.monotonic()
-            print(f"{done} of {len(seeds)} seeds", file=sys.stderr)
-        yield seed
+            print(f"{done} of {count} seeds", file=sys.stderr)
+        yield outcome
+
+
+# the flags
+
+
+def command(seed: int, variant: Variant) -> str:
+    """The command line of a variant; `parse_variant` reads it back."""
+    words = [f"tandem sim --seed {seed}"]
+    if variant.only is not None:
+        words.append("--only " + (",".join(f"r{number}" for number in variant.only) or "none"))
+    if variant.without:
+        words.append("--without " + ",".join(kind.value for kind in variant.without))
+    if variant.ranks is not None:
+        words.append("--ranks {},{}".format(*variant.ranks))
+    return " ".join(words)
+
+
+def parse_variant(only: str, without: str, ranks: str) -> Variant:
+    """Read the flags; an empty one leaves nothing out. Raises ConfigError."""
+    return Variant(_requests(only), _kinds(without), _ranks(ranks))
+
+
+def _requests(only: str) -> tuple[int, ...] | None:
+    if not only:
+        return None
+    names = [] if only == "none" else only.split(",")
+    if not all(name.startswith("r") and name[1:].isdecimal() for name in names):
+        raise ConfigError(f"--only is {only!r}: give requests as the story names them, such as r3,r7, or none")
+    return tuple(int(name[1:]) for name in names)
+
+
+def _kinds(without: str) -> tuple[Fault, ...]:
+    known = {kind.value: kind for kind in Fault}
+    names = without.split(",") if without else []
+    strange = [name for name in names if name not in known]
+    if strange:
+        raise ConfigError(f"--without is {without!r}: {strange[0]!r} is none of {', '.join(known)}")
+    return tuple(known[name] for name in names)
+
+
+def _ranks(ranks: str) -> tuple[int, int] | None:
+    if not ranks:
+        return None
+    sizes = ranks.split(",")
+    if len(sizes) != 2 or not all(size.isdecimal() and 1 <= int(size) <= LAYERS for size in sizes):
+        raise ConfigError(f"--ranks is {ranks!r}: give both groups' sizes, from 1 to {LAYERS}, such as 2,1")
+    return int(sizes[0]), int(sizes[1])

@@ -1,11 +1,14 @@
-"""The router's part in the simulator: submits requests, takes tokens, and holds every answer against the oracle."""
+"""The router's part in the simulator: takes answers, submits evicted requests anew, and knows what is right."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import msgspec
+
 from tandem.core.ids import Room
-from tandem.core.messages import Done, Token
+from tandem.core.messages import Done, Evicted, Token
 from tandem.core.requests import Reason, Work
+from tandem.sim.content import Content
 
 
 class WrongAnswer(Exception):
@@ -14,12 +17,18 @@ class WrongAnswer(Exception):
 
 @dataclass(slots=True)
 class Answer:
-    """What one client has received."""
+    """What one client has asked for and received, over all attempts."""
 
-    work: Work
+    work: Work  # the first attempt
+    groups: tuple[str, ...]  # that serve it
+    deadline_us: int
+    content: Content | None
+    attempt: Work  # the one under way
     tokens: list[int] = field(default_factory=list)
+    retries_left: int = 0
     ended: Reason | None = None
-    groups: list[str] = field(default_factory=list)  # that have said their last word
+    left: Reason | None = None  # why the client does not want it any more
+    said: dict[tuple[Room, str], None] = field(default_factory=dict)  # last words: (attempt, group)
 
     @property
     def open(self) -> bool:
@@ -30,41 +39,85 @@ class Answer:
 class Client:
     """Applies the router's rules: positions in order, duplicates dropped, the first end is the answer."""
 
-    def __init__(self, reference: Callable[[Work], list[int]] | None = None) -> None:
-        self.answers: dict[Room, Answer] = {}
-        self._reference = reference
+    def __init__(self, content: Callable[[Work], Content] | None = None) -> None:
+        self.answers: dict[Room, Answer] = {}  # by the room of the first attempt
+        self.evicted = 0
+        self._content = content
 
-    def submitted(self, work: Work) -> None:
-        """A request is on its way to both groups, maybe not for the first time."""
-        self.answers.setdefault(work.room, Answer(work))
+    def submitted(self, work: Work, groups: tuple[str, ...], deadline_us: int, retries: int = 0) -> None:
+        """A request is on its way to its groups, maybe not for the first time."""
+        if work.room not in self.answers and work.room.attempt == 1:
+            content = self._content(work) if self._content is not None else None
+            self.answers[work.room] = Answer(work, groups, deadline_us, content, work, retries_left=retries)
 
-    def on_message(self, group: str, message: Token | Done) -> None:
-        """Raises WrongAnswer when a token leaves a gap or comes after a group's last word."""
-        answer = self.answers[message.room]
-        if group in answer.groups:
+    def answer(self, room: Room) -> Answer:
+        """The answer that any attempt belongs to."""
+        return self.answers[Room(room.rid, 1)]
+
+    def left(self, work: Work, reason: Reason) -> None:
+        """The client wants no more."""
+        self.answer(work.room).left = reason
+
+    def on_message(self, group: str, message: Token | Done | Evicted) -> Work | None:
+        """Take a group's word; the work to submit anew, if it was evicted or its transfer failed.
+
+        Raises WrongAnswer for a wrong token, one that leaves a gap, and for words after a group's last one.
+        """
+        answer = self.answer(message.room)
+        if (message.room, group) in answer.said:
             raise WrongAnswer(f"{message} from {group} after its last word")
+        if not isinstance(message, Token):
+            answer.said[message.room, group] = None
+        if message.room != answer.attempt.room:
+            return None
         match message:
             case Token(index=index, token=token):
-                if index > len(answer.tokens):
-                    raise WrongAnswer(f"{message} from {group}, but only {len(answer.tokens)} tokens came before")
-                if answer.open and index == len(answer.tokens):
-                    answer.tokens.append(token)
+                self._take(answer, index, token, group)
+            case Done(reason=Reason.TRANSFER_FAILED) if answer.open and answer.retries_left:
+                answer.retries_left -= 1
+                return self._again(answer)
             case Done(reason=reason):
-                answer.groups.append(group)
                 if answer.open:
                     answer.ended = reason
+            case Evicted():
+                self.evicted += 1
+                return self._again(answer)
+        return None
+
+    def _take(self, answer: Answer, index: int, token: int, group: str) -> None:
+        at = index + answer.work.max_tokens - answer.attempt.max_tokens
+        who = f"token {at} of {answer.attempt.room} from {group}"
+        if at > len(answer.tokens):
+            raise WrongAnswer(f"{who}, but only {len(answer.tokens)} tokens came before")
+        if answer.content is not None and answer.content.tokens[at : at + 1] != [token]:
+            raise WrongAnswer(f"{who} is {token}, the reference has {answer.content.tokens}")
+        if answer.open and at == len(answer.tokens):
+            answer.tokens.append(token)
+
+    def _again(self, answer: Answer) -> Work | None:
+        """The next attempt goes on where the last one was: its prompt holds what is delivered."""
+        if not answer.open:
+            return None
+        if answer.left is not None:
+            answer.ended = answer.left
+            return None
+        answer.ended = None
+        room = Room(answer.attempt.room.rid, answer.attempt.room.attempt + 1)
+        prompt = answer.work.prompt + tuple(answer.tokens)
+        most = answer.work.max_tokens - len(answer.tokens)
+        answer.attempt = msgspec.structs.replace(answer.work, room=room, prompt=prompt, max_tokens=most)
+        return answer.attempt
+
+    def waiting(self) -> list[Answer]:
+        """Those that have not been answered."""
+        return [answer for answer in self.answers.values() if answer.open]
 
     def check(self) -> None:
-        """At the end: everyone has one answer, and every token is the reference's."""
+        """At the end: everyone has one answer, and whoever was served to the end has all tokens."""
         for answer in self.answers.values():
-            if answer.ended is None:
-                raise WrongAnswer(f"{answer.work.room} was never answered")
-            if self._reference is not None:
-                self._check_tokens(answer, self._reference(answer.work))
-
-    def _check_tokens(self, answer: Answer, reference: list[int]) -> None:
-        whole = answer.ended in (Reason.STOP, Reason.LENGTH)
-        expected = reference if whole else reference[: len(answer.tokens)]
-        if answer.tokens != expected:
-            got = f"{answer.work.room} ended {answer.ended} with {answer.tokens}"
-            raise WrongAnswer(f"{got}, the oracle has {reference}")
+            who = answer.attempt.room
+            if answer.open:
+                raise WrongAnswer(f"{who} was never answered, except {answer.ended}")
+            whole = answer.ended in (Reason.STOP, Reason.LENGTH)
+            if whole and answer.content is not None and answer.tokens != answer.content.tokens:
+                raise WrongAnswer(f"{who} ended {answer.ended} with {answer.tokens} of {answer.content.tokens}")

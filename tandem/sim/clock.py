@@ -5,11 +5,19 @@ import random
 from collections.abc import Callable
 
 Action = Callable[[], None]
+Span = tuple[int, int]
+"""Least and most, in microseconds."""
 
 
 def stream(seed: int, name: str) -> random.Random:
     """A random stream of its own for each purpose, so that drawing more in one does not shift another."""
     return random.Random(f"{seed}/{name}")
+
+
+def between(rng: random.Random, span: Span) -> int:
+    """Any of the span, at a third of `randint`'s cost: half of what a run draws are delays."""
+    least, most = span
+    return least + int(rng.random() * (most - least + 1))
 
 
 class Clock:
@@ -37,18 +45,32 @@ class Clock:
         action()
         return True
 
+    def run(self, until_us: int | None, most: int) -> bool:
+        """Let everything happen that is due before a time, or until nothing is left; False for more than `most`."""
+        queue = self._queue
+        for _ in range(most):
+            if not queue or (until_us is not None and queue[0][0] >= until_us):
+                return True
+            self.now_us, _, action = heapq.heappop(queue)
+            action()
+        return False
+
 
 class Channel:
-    """First in, first out, each message with a random delay of its own."""
+    """First in, first out, each message with a delay of its own."""
 
-    def __init__(self, clock: Clock, rng: random.Random, delay_us: tuple[int, int]) -> None:
+    def __init__(self, clock: Clock, delay_us: Callable[[], int]) -> None:
+        self.under_way = 0
         self._clock = clock
-        self._rng = rng
         self._delay_us = delay_us
         self._last_us = 0
 
     def send(self, deliver: Action) -> None:
         """`deliver` is called when the message arrives."""
-        arrival = self._clock.now_us + self._rng.randint(*self._delay_us)
-        self._last_us = max(self._last_us, arrival)
-        self._clock.at(self._last_us, deliver)
+        self.under_way += 1
+        self._last_us = max(self._last_us, self._clock.now_us + self._delay_us())
+        self._clock.at(self._last_us, lambda: self._arrive(deliver))
+
+    def _arrive(self, deliver: Action) -> None:
+        self.under_way -= 1
+        deliver()

@@ -1,40 +1,52 @@
-"""What must hold whenever somebody touches a page: on every rank, it is held by the room it is touched for."""
+"""What must hold whenever a page is touched: the room it is touched for holds it, and shared ones are only read."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
-from tandem.core.effects import Post
-from tandem.core.ids import PageId, Room, Tick
+from tandem.core.effects import BackUp, Post, Restore
+from tandem.core.ids import PageId, Room
 from tandem.core.plan import Plan
 from tandem.core.rank import Rank
+from tandem.core.requests import pages_for
 
 
 class StrayAccess(Exception):
-    """A page was read or written for a room that does not hold it any more."""
+    """A page was read or written for a room that does not hold it, or was written while others share it."""
 
 
-def check_write(post: Post, since: Tick, senders: Iterable[Rank], receivers: Sequence[Rank]) -> None:
-    """A posted write reads pages of its room and lands in pages of its room, from post (in tick `since`) to end.
+def check_write(post: Post, sender: Rank, receiver: Rank) -> None:
+    """A posted write reads pages that its room holds and lands in pages that only its room uses."""
+    read = sender.scheduler.role.pool.held(post.room)
+    _check(post.room, [source for source, _ in post.blocks], read, sender, "read by a write")
+    written = receiver.scheduler.role.pool.writable(post.room)
+    _check(post.room, [destination for _, destination in post.blocks], written, receiver, "written")
 
-    Every receiver has granted before anything is posted, so even the rank that lags most knows whose pages they are.
-    """
-    _check(post.room, {source for source, _ in post.blocks}, _stepped(senders, since), "read by a write")
-    _check(post.room, {destination for _, destination in post.blocks}, receivers, "written")
 
-
-def check_forward(plan: Plan, ranks: Sequence[Rank]) -> None:
-    """A forward reads and writes pages of its own rows, also on ranks that have stepped further."""
+def check_forward(plan: Plan, rank: Rank) -> None:
+    """A forward uses pages that its rows' rooms hold."""
+    pool = rank.scheduler.role.pool
     for row in plan.rows:
-        _check(row.room, set(row.pages), _stepped(ranks, plan.tick), f"used by tick {plan.tick}")
+        held = pool.held(row.room)
+        if not set(held).issuperset(row.pages):
+            _check(row.room, row.pages, held, rank, f"used by tick {plan.tick}")
 
 
-def _stepped(ranks: Iterable[Rank], tick: Tick) -> list[Rank]:
-    """Those that cannot be without the allocation only because they lag."""
-    return [rank for rank in ranks if rank.scheduler.tick >= tick]
+def check_forward_writes(plan: Plan, rank: Rank) -> None:
+    """What it writes into, nobody else uses. Asked when it begins: pages that are full may be shared from then on."""
+    pool = rank.scheduler.role.pool
+    for row in plan.rows:
+        pages = row.pages[row.start // pool.page_size : pages_for(row.end, pool.page_size)]
+        _check(row.room, pages, pool.writable(row.room), rank, f"written by tick {plan.tick}")
 
 
-def _check(room: Room, pages: set[PageId], ranks: Sequence[Rank], what: str) -> None:
-    for rank in ranks:
-        strays = pages.difference(rank.scheduler.role.pool.held(room))
-        if strays:
-            where = f"{rank.place.group} {rank.place.rank}"
-            raise StrayAccess(f"pages {sorted(strays)} are {what} for {room}, but {where} has given them away")
+def check_copy(copy: BackUp | Restore, rank: Rank) -> None:
+    """A copy to host memory reads pages that its room holds; one back lands in pages that only it uses."""
+    pool = rank.scheduler.role.pool
+    allowed = pool.held(copy.room) if isinstance(copy, BackUp) else pool.writable(copy.room)
+    _check(copy.room, copy.pages, allowed, rank, f"used by a {type(copy).__name__.lower()}")
+
+
+def _check(room: Room, pages: Iterable[PageId], allowed: Iterable[PageId], rank: Rank, what: str) -> None:
+    strays = set(pages).difference(allowed)
+    if strays:
+        where = f"{rank.place.group}.{rank.place.rank}"
+        raise StrayAccess(f"pages {sorted(strays)} are {what} for {room}, but {where} has given them away")

@@ -1,34 +1,31 @@
-"""Random runs: a seed decides the cluster, its pace, the requests and when clients leave."""
+"""One run of a seed: chaos until the heal, then whatever is left must end in time and leave nothing behind."""
 
-import random
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
-
-from tandem.core.config import Group, Limits, RoleName, split_layers
-from tandem.core.ids import RankId, RequestId, Room
-from tandem.core.requests import Reason, Sampling, Work, pages_for
-from tandem.engine.fake import FakeEngine, reference_tokens
+from tandem.core.config import Group, Limits
+from tandem.core.ids import RankId
+from tandem.core.requests import Reason, Work, too_large
+from tandem.engine.fake import FakeEngine
 from tandem.engine.memory import PlainMemory
-from tandem.engine.model import FAKE_CELL_BYTES, FAKE_EOS
+from tandem.engine.model import FAKE_CELL_BYTES
 from tandem.ports import Engine
-from tandem.sim.client import Client
-from tandem.sim.clock import stream
-from tandem.sim.node import Pace
-from tandem.sim.world import Cluster, World
+from tandem.sim.case import LAYERS, WHOLE, Case, Request, Variant, draw
+from tandem.sim.chaos import unleash
+from tandem.sim.client import Answer, Client, WrongAnswer
+from tandem.sim.content import Content
+from tandem.sim.faults import Fault, Swarm
+from tandem.sim.world import PATIENT_MS, World
 
-LAYERS = 8
-CONTEXT = 128
-MOST_REQUESTS = 24
-PAIR = ("p0", "d0")
-LAST_TICK_US = 30_000_000
-"""A run takes about a second or is bound to a short deadline: one that ticks later has waited for a 600 s deadline."""
+WAIT_US = 1_000_000
+"""What one request may wait besides computing, after the heal: some polls at their longest back-off, slow writes."""
+RESYNC_US = 4_000_000
+"""What the store may need to make up for lost messages: twice a second's silence and two flushes."""
 
 
 class Stalled(Exception):
-    """Requests ended only because their time was up."""
+    """Somebody waits for what will never come, or ended only because the time was up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +37,45 @@ class Result:
     ticks: int
     requests: int
     aborted: int
+    evicted: int
     unsettled: int  # rooms that keep their pages, as nobody knows whether a failed write still lands
+    faults: dict[Fault, int]  # how often each kind acted
 
 
-def simulate(seed: int, tell: Callable[[str], None] | None = None) -> Result:
+def simulate(seed: int, variant: Variant = WHOLE, tell: Callable[[str], None] | None = None) -> Result:
     """Run one seed to the end. Raises with the name of what was broken. `tell` is given the run in words."""
-    rng = stream(seed, "cluster")
-    cluster = _cluster(rng)
-    client = Client(_reference)
-    world = World(seed, cluster, build_engine, client)
+    return run_case(draw(seed, variant), tell)
+
+
+def run_case(case: Case, tell: Callable[[str], None] | None = None) -> Result:
+    """See simulate."""
+    client = Client(content_of)
+    swarm = Swarm(case.seed, case.kinds)
+    world = World(case.seed, case.cluster, build_engine, client, swarm)
     world.tell = tell
-    _load(world, stream(seed, "load"))
-    _part(world, stream(seed, "partings"))
-    world.run()
-    client.check()
-    world.check_at_rest()
-    if world.busy_until_us > LAST_TICK_US:
-        raise Stalled(f"the last tick was at {world.busy_until_us // 1000} ms")
+    world.say(case.describe())
+    for request in case.requests:
+        _load(world, request)
+    unleash(world, case.heal_us)
+    world.run(until_us=case.heal_us + 1)
+    _end(world, case)
+    _count_answers(swarm, client)
     aborted = sum(answer.ended is Reason.CLIENT_GONE for answer in client.answers.values())
-    return Result(seed, world.hash, world.ticks, len(client.answers), aborted, len(world.unsettled))
+    return Result(
+        case.seed,
+        world.hash,
+        len(world.ticks),
+        len(client.answers),
+        aborted,
+        client.evicted,
+        len(world.unsettled),
+        dict(swarm.counts),
+    )
+
+
+def content_of(work: Work) -> Content:
+    """The oracle of a request."""
+    return Content(work, LAYERS)
 
 
 def build_engine(group: Group, rank: RankId, limits: Limits) -> Engine:
@@ -68,82 +85,79 @@ def build_engine(group: Group, rank: RankId, limits: Limits) -> Engine:
     return FakeEngine(memory, page_size=limits.page_size, last=layers[1] == LAYERS, context=limits.context)
 
 
-def _cluster(rng: random.Random) -> Cluster:
-    prefill, decode = rng.choice([1, 2, 3, 4, 8]), rng.choice([1, 2, 3, 4, 8])
-    page_size = rng.choice([1, 4, 16])
-    limits = Limits(
-        page_size=page_size,
-        num_pages=pages_for(rng.choice([100, 200, 2000]), page_size),
-        context=CONTEXT,
-        chunked_prefill_size=rng.choice([4, 16, 128]),
-        max_prefill_tokens=rng.choice([16, 64, 256]),
-        async_depth=rng.choice([0, 1, 2]),
-        max_rooms=rng.choice([1024, 1024, 4]),
-    )
-    groups = (
-        Group(RoleName.PREFILL, "p0", _partition(rng, prefill)),
-        Group(RoleName.DECODE, "d0", _partition(rng, decode)),
-    )
-    slow = rng.choice([1, 1, 20])
-    pace = Pace(
-        message_us=(5, 400 * slow),
-        write_us=(20, 2_000 * slow),
-        handshake_us=(0, rng.choice([3_000, 3_000, 200_000])),
-        failing_writes=rng.choice([0.0, 0.0, 0.02]),
-        unsettled_failures=rng.choice([0.0, 0.5]),
-    )
-    if pace.failing_writes and pace.unsettled_failures:  # what an unsettled write holds is never there for others
-        limits = msgspec.structs.replace(limits, num_pages=pages_for(2 * MOST_REQUESTS * CONTEXT, page_size))
-    return Cluster(groups, limits, pace)
+def _load(world: World, request: Request) -> None:
+    submit = partial(world.submit, request.work, request.groups, request.remaining_ms)
+    world.clock.at(request.at_us, partial(submit, request.late_us, request.retries))
+    world.clock.at(request.at_us, partial(world.swarm.acted, Fault.BURSTS))
+    if any(request.late_us.values()):
+        world.clock.at(request.at_us, partial(world.swarm.acted, Fault.LATE_SUBMITS))
+    if request.again_us is not None:
+        world.clock.at(request.again_us, submit)
+        world.clock.at(request.again_us, partial(world.swarm.acted, Fault.DOUBLED_SUBMITS))
+    if request.leaves_us is not None:
+        world.clock.at(request.leaves_us, partial(world.cancel, request.work, request.told))
+        world.clock.at(request.leaves_us, partial(world.swarm.acted, Fault.ABORTS))
 
 
-def _partition(rng: random.Random, parts: int) -> tuple[int, ...]:
-    if rng.random() < 0.5:
-        return split_layers(LAYERS, parts)
-    cuts = sorted(rng.sample(range(1, LAYERS), parts - 1))
-    return tuple(high - low for low, high in zip([0, *cuts], [*cuts, LAYERS], strict=True))
+# after the heal
 
 
-def _load(world: World, rng: random.Random) -> None:
-    """Requests in bursts or one by one; some clients leave, some requests come twice, or late to one group."""
-    spread_us = rng.choice([0, 20_000, 200_000])
-    for number in range(rng.choice([1, 8, MOST_REQUESTS])):
-        work = _work(rng, number)
-        at_us = rng.randint(0, spread_us)
-        remaining_ms = rng.choice([600_000] * 9 + [rng.randint(0, 50)])
-        late_us = {} if work.max_tokens == 1 else {rng.choice(["p0", "d0"]): rng.choice([0] * 4 + [50_000])}
-        world.clock.at(at_us, partial(world.submit, work, "p0", "d0", remaining_ms, late_us))
-        if rng.random() < 0.1:
-            again_us = at_us + rng.choice([0, rng.randint(0, 100_000)])
-            world.clock.at(again_us, partial(world.submit, work, "p0", "d0", remaining_ms))
-        if rng.random() < 0.25:
-            left_us = at_us + rng.choice([rng.randint(0, 2_000), rng.randint(0, 100_000)])
-            world.clock.at(left_us, partial(world.cancel, work, _told(rng, work, late_us)))
+def _end(world: World, case: Case) -> None:
+    """Everyone is answered within what is left to do, then everything is at rest."""
+    patience_us = _patience_us(world, case)
+    world.run(until_us=case.heal_us + patience_us)
+    if waiting := world.client.waiting():
+        raise Stalled(f"{_names(waiting)} not answered {patience_us // 1000} ms after the heal")
+    polled_for_ever = world.unsettled and case.cluster.limits.transfer_consensus == "ring"  # there is no fence yet
+    if not polled_for_ever:
+        world.run()
+    if world.ticks.busy_until_us > case.heal_us + patience_us:
+        raise Stalled(f"the last tick was at {world.ticks.busy_until_us // 1000} ms")
+    world.client.check()
+    _check_reasons(world, case)
+    world.check_at_rest()
 
 
-def _part(world: World, rng: random.Random) -> None:
-    """In some runs, pairs of ranks lose each other for a while."""
-    for _ in range(rng.choice([0, 0, 0, 1, 3])):
-        prefill, decode = (rng.choice([node for node in world.nodes if node.rank.place.group == name]) for name in PAIR)
-        delays_us = rng.randint(0, 5_000), rng.randint(0, 5_000)
-        parting = partial(world.part, prefill, decode, delays_us, rng.randint(5_000, 50_000))
-        world.clock.at(rng.randint(0, 50_000), parting)
+def _patience_us(world: World, case: Case) -> int:
+    """Remaining tokens, each in a tick of its own at the slowest pace, 4 L ticks, and what may be waited for."""
+    pace, slots = world.pace, max(group.size for group in world.groups) + case.cluster.limits.async_depth
+    tick_us = LAYERS * pace.layer_us[1] + len(world.nodes) * 2 * pace.message_us[1]
+    answered = [room for room, answer in world.client.answers.items() if not answer.open]
+    left = [request.work for request in case.requests if request.work.room not in answered]
+    ticks = sum(len(work.prompt) + work.max_tokens for work in left) + 4 * slots
+    return ticks * tick_us + len(left) * WAIT_US + RESYNC_US
 
 
-def _told(rng: random.Random, work: Work, late_us: dict[str, int]) -> tuple[str, ...]:
-    """Which groups hear that the client left: one is enough, unless it is told before it has heard of the request."""
-    if work.max_tokens == 1 or any(late_us.values()):
-        return "p0", "d0"
-    return rng.choice([("p0", "d0"), ("p0", "d0"), ("p0",), ("d0",)])
+def _check_reasons(world: World, case: Case) -> None:
+    """Nobody ends for a reason that is not its own: not by another's abort, not for a fault that was not there."""
+    for request in case.requests:
+        answer = world.client.answer(request.work.room)
+        if answer.ended not in _allowed(world, case, request, answer):
+            raise WrongAnswer(f"r{request.number} ended {answer.ended}, for which it has no reason")
 
 
-def _work(rng: random.Random, number: int) -> Work:
-    prompt = tuple(rng.randint(32, 126) for _ in range(rng.choice([1, 5, rng.randint(1, 90)])))
-    sampling = Sampling(temperature=rng.choice([0.0, 1.0]), seed=rng.getrandbits(32))
-    stop_ids = (FAKE_EOS,) if rng.random() < 0.8 else ()
-    room = Room(RequestId(number + 1), 1)
-    return Work(room, prompt, rng.choice([1, 2, 8, 30]), stop_ids, sampling, None)
+def _allowed(world: World, case: Case, request: Request, answer: Answer) -> set[Reason]:
+    limits, work, acted = case.cluster.limits, request.work, world.swarm.counts
+    reasons = {
+        Reason.CLIENT_GONE: answer.left is not None,
+        Reason.DEADLINE: request.remaining_ms < PATIENT_MS,
+        Reason.QUEUE_FULL: Fault.FEW_ROOMS in case.kinds,
+        Reason.DRAINING: bool(acted.get(Fault.DRAINS)),
+        Reason.TOO_LARGE: too_large(work, limits, len(work.prompt)) or too_large(work, limits, work.last_position),
+        Reason.TRANSFER_FAILED: any(
+            acted.get(kind) for kind in (Fault.FAILED_WRITES, Fault.UNSETTLED_WRITES, Fault.PARTINGS)
+        ),
+    }
+    return {Reason.STOP, Reason.LENGTH, *(reason for reason, allowed in reasons.items() if allowed)}
 
 
-def _reference(work: Work) -> list[int]:
-    return reference_tokens(work.prompt, work.max_tokens, work.stop_ids, layers=LAYERS, sampling=work.sampling)
+def _names(answers: list[Answer]) -> str:
+    return ", ".join(f"r{answer.work.room.rid}" for answer in answers)
+
+
+def _count_answers(swarm: Swarm, client: Client) -> None:
+    """Faults that show in the answers only."""
+    shown = {Reason.DEADLINE: Fault.DEADLINES, Reason.QUEUE_FULL: Fault.FEW_ROOMS}
+    for answer in client.answers.values():
+        if answer.ended in shown:
+            swarm.acted(shown[answer.ended])

@@ -1,10 +1,13 @@
 """A run told in words: what each rank was told, and what it did about it."""
 
+from collections.abc import Iterable
+
 from tandem.core import effects as done
 from tandem.core import events as seen
 from tandem.core.effects import Effect
 from tandem.core.events import Event
-from tandem.core.inputs import FirstToken, Frame, Submit
+from tandem.core.ids import Room
+from tandem.core.inputs import Arrival, Control, FirstToken, Frame, Knobs, Submit
 from tandem.core.messages import (
     BallotBack,
     Baton,
@@ -12,6 +15,7 @@ from tandem.core.messages import (
     Cancelled,
     Commit,
     Done,
+    Evicted,
     Fact,
     Grant,
     Hidden,
@@ -21,7 +25,7 @@ from tandem.core.messages import (
 )
 from tandem.core.plan import Plan
 
-Said = Submit | Cancel | Token | Done | FirstToken | Quiet | Cancelled | Grant | Commit
+Said = Submit | Cancel | Control | Knobs | Token | Done | Evicted | FirstToken | Quiet | Cancelled | Grant | Commit
 OnRing = Baton | Hidden | Return | BallotBack
 
 
@@ -33,6 +37,16 @@ def tell(now_us: int, who: str, event: Event, effects: list[Effect]) -> list[str
     return told + [f"{'':17}{said}" for said in map(did, effects)]
 
 
+def name(room: Room) -> str:
+    """`r7`, and `r7#2` in its second attempt."""
+    return f"r{room.rid}" if room.attempt == 1 else f"r{room.rid}#{room.attempt}"
+
+
+def numbers(ids: Iterable[int]) -> str:
+    """`3, 4, 9`."""
+    return ", ".join(map(str, ids))
+
+
 def heard(event: Event) -> str:
     """What a rank observed."""
     match event:
@@ -41,15 +55,17 @@ def heard(event: Event) -> str:
         case seen.LayerRan(tick=tick, layer=layer):
             return f"has computed layer {layer} of tick {tick}"
         case seen.Ran(tick=tick, tokens=tokens):
-            return f"has computed tick {tick}" + "".join(f", sampled {ids[0]} for r{room.rid}" for room, ids in tokens)
+            return f"has computed tick {tick}" + "".join(f", sampled {ids[0]} for {name(room)}" for room, ids in tokens)
         case seen.Moved(ticket=ticket, result=result):
             return f"write {ticket} ended {result.value}"
+        case seen.BackedUp(room=room):
+            return f"has copied {name(room)} to host memory"
         case seen.PeerOpened(hello=hello):
             return f"meets {hello.group}.{hello.rank}"
         case seen.PeerLost(group=group, rank=rank):
             return f"loses {group}.{rank}"
         case seen.Combined(room=room, fact=fact):
-            return f"group: {known(fact)} of r{room.rid}"
+            return f"group: {known(fact)} of {name(room)}"
         case seen.Woke():
             return "wakes"
         case _:
@@ -66,14 +82,18 @@ def did(effect: Effect) -> str:
         case done.Launch(plan=plan):
             return f"launches tick {plan.tick}: {rows(plan)}"
         case done.Observe(room=room, fact=fact):
-            return f"knows: {known(fact)} of r{room.rid}"
+            return f"knows: {known(fact)} of {name(room)}"
         case done.Forget(room=room):
-            return f"forgets r{room.rid}"
+            return f"forgets {name(room)}"
         case done.Post():
             blocks = ", ".join(f"{source} to {target}" for source, target in effect.blocks)
             return (
                 f"posts write {effect.ticket} of layer {effect.layer}, pages {blocks}, to {effect.peer}.{effect.rank}"
             )
+        case done.BackUp(room=room, pages=pages, host_pages=host_pages):
+            return f"copies pages {numbers(pages)} of {name(room)} to host pages {numbers(host_pages)}"
+        case done.Restore(room=room, host_pages=host_pages, pages=pages):
+            return f"copies host pages {numbers(host_pages)} of {name(room)} back to pages {numbers(pages)}"
         case done.TellRouter(message=said):
             return f"-> router: {saying(said)}"
         case done.TellPeer(group=group, rank=rank, message=told):
@@ -84,19 +104,26 @@ def saying(message: Said | OnRing) -> str:
     """A message in words."""
     match message:
         case Submit(work=work):
-            return f"submit r{work.room.rid}, {len(work.prompt)} tokens, at most {work.max_tokens} more"
+            return f"submit {name(work.room)}, {len(work.prompt)} tokens, at most {work.max_tokens} more"
         case Token(room=room, index=index, token=token):
-            return f"token {index} of r{room.rid} is {token}"
+            return f"token {index} of {name(room)} is {token}"
         case FirstToken(room=room, token=token):
-            return f"token 0 of r{room.rid} is {token}"
+            return f"token 0 of {name(room)} is {token}"
         case Cancel(room=room, reason=reason) | Cancelled(room=room, reason=reason) | Done(room=room, reason=reason):
-            return f"{type(message).__name__.lower()} r{room.rid}: {reason.value}"
+            return f"{type(message).__name__.lower()} {name(room)}: {reason.value}"
+        case Evicted(room=room):
+            return f"evicted {name(room)}"
+        case Control(order=order):
+            return order.value
+        case Knobs():
+            turned = {field: getattr(message, field) for field in message.__struct_fields__}
+            return ", ".join(f"{field} is now {value}" for field, value in turned.items() if value is not None)
         case Quiet(room=room):
-            return f"quiet r{room.rid}"
+            return f"quiet {name(room)}"
         case Grant(room=room, pages=pages):
-            return f"grant r{room.rid} pages {', '.join(map(str, pages))}"
+            return f"grant {name(room)} pages {numbers(pages)}"
         case Commit(room=room, layer=layer, first=first, last=last):
-            return f"commit r{room.rid} layer {layer}, tokens {first} to {last - 1}"
+            return f"commit {name(room)} layer {layer}, tokens {first} to {last - 1}"
         case Baton(frame=frame, ballot=ballot):
             vote = "" if ballot is None else f", ballot {ballot:b}"
             return f"baton {frame.tick} {inputs(frame)}{vote}"
@@ -110,11 +137,16 @@ def saying(message: Said | OnRing) -> str:
 
 def inputs(frame: Frame) -> str:
     """What a frame brings."""
-    brought = [f"{type(arrival).__name__.lower()}" for arrival in frame.arrivals]
-    brought += [f"r{verdict.room.rid} is {verdict.kind.value}" for verdict in frame.verdicts]
+    brought = [arrived(arrival) for arrival in frame.arrivals]
+    brought += [f"{name(verdict.room)} is {verdict.kind.value}" for verdict in frame.verdicts]
     brought += [f"harvest of tick {harvest.tick}" for harvest in frame.harvests]
     brought += [f"outcome {outcome.yes:b} of tick {outcome.tick}" for outcome in frame.ballots]
     return f"({', '.join(brought)})"
+
+
+def arrived(arrival: Arrival) -> str:
+    """What was said to the group, in a word: `heard` has told the rest."""
+    return arrival.order.value if isinstance(arrival, Control) else type(arrival).__name__.lower()
 
 
 def rows(plan: Plan) -> str:
@@ -122,7 +154,7 @@ def rows(plan: Plan) -> str:
     told = []
     for row in plan.rows:
         span = f"token {row.start}" if len(row.tokens) == 1 else f"tokens {row.start} to {row.end - 1}"
-        told.append(f"{span} of r{row.room.rid} in pages {', '.join(map(str, row.pages))}")
+        told.append(f"{span} of {name(row.room)} in pages {numbers(row.pages)}")
     return "; ".join(told)
 
 
@@ -132,4 +164,5 @@ def known(fact: Fact | None) -> str:
         return "nothing"
     words = [fact.progress.name.lower().replace("_", " ")]
     words += ["failed"] * fact.failed + ["quiet"] * fact.quiet
+    words += [f"{fact.backups} times backed up"] if fact.backups else []
     return ", ".join(words)

@@ -4,35 +4,51 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import takewhile
 
 import msgspec
 
-from tandem.assembly import build_rank
+from tandem.assembly import WINDOW_PER_STAGE, build_rank
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.effects import Effect
 from tandem.core.errors import Divergence
 from tandem.core.events import Event, PeerLost, PeerOpened
-from tandem.core.ids import LEADER, Epoch, RankId, Room, Tick
-from tandem.core.inputs import Submit
-from tandem.core.messages import Cancel, Done, Hello, Token
-from tandem.core.rank import Rank
+from tandem.core.ids import LEADER, Epoch, RankId, Room
+from tandem.core.inputs import Control, Knobs, Submit
+from tandem.core.messages import Cancel, Done, Evicted, Hello, Token
 from tandem.core.requests import Reason, Work
 from tandem.ports import Engine
 from tandem.sim.client import Client
-from tandem.sim.clock import Action, Channel, Clock, stream
-from tandem.sim.node import Node, Pace
+from tandem.sim.clock import Action, Channel, Clock, Span, between, stream
+from tandem.sim.faults import Fault, Swarm
+from tandem.sim.node import Node
 from tandem.sim.story import tell
+from tandem.sim.ticks import Flooded, Ticks
 
 EPOCH = Epoch(1)
-
-STEADY = Pace()
 MOST_EVENTS = 2_000_000
 """A run that has not come to rest by then never will."""
-
+MOST_UNDER_WAY = 2_000
+"""Messages under way on one channel: production's links hold a few thousand at most."""
+SLOWER, SLOW_SHARE = 50, 0.2
+"""Of the slow links: how much slower they are, and which share of all links they make up."""
+PATIENT_MS = 600_000
 NOBODY_LATE: Mapping[str, int] = {}
 
 EngineFactory = Callable[[Group, RankId, Limits], Engine]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long things take."""
+
+    layer_us: Span = (20, 200)
+    message_us: Span = (5, 400)
+    write_us: Span = (20, 2_000)
+    handshake_us: Span = (0, 3_000)
+    page_us: Span = (5, 50)  # to copy all layers of a page to host memory or back
+
+
+STEADY = Pace()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,22 +61,24 @@ class Cluster:
 
 
 class World:
-    """Runs a cluster and checks after every event that ranks agree."""
+    """Runs a cluster and checks after every event what must hold at every step."""
 
-    def __init__(self, seed: int, cluster: Cluster, engines: EngineFactory, client: Client) -> None:
+    def __init__(
+        self, seed: int, cluster: Cluster, engines: EngineFactory, client: Client, swarm: Swarm | None = None
+    ) -> None:
+        self.seed = seed
         self.clock = Clock()
         self.client = client
         self.pace = cluster.pace
-        self.steps = 0
-        self.busy_until_us = 0  # when the last tick was stepped
+        self.swarm = swarm if swarm is not None else Swarm(seed)
+        self.swarm.on_strike = lambda kind: self.say(kind.value)
         self.unsettled: dict[Room, None] = {}  # a write for them has ended, and may still land
         self.tell: Callable[[str], None] | None = None  # is given the run in words
-        self._seed = seed
+        self.watchers: list[Callable[[Node], None]] = []  # are called when a rank 0 has stepped
+        self._hash = hashlib.blake2b(digest_size=8)
+        self.ticks = Ticks(self._hash)
         self._cluster = cluster
         self._channels: dict[tuple[str, str, str], Channel] = {}
-        self._digests: dict[tuple[str, Tick], int] = {}
-        self._stepped: dict[tuple[str, RankId], Tick] = {}
-        self._hash = hashlib.blake2b(digest_size=8)
         self._nodes = {
             (group.name, RankId(rank)): self._node(group, RankId(rank), engines)
             for group in cluster.groups
@@ -72,123 +90,152 @@ class World:
         limits = self._cluster.limits
         engine = engines(group, rank, limits)
         hello = Hello(group.name, rank, group.size, 1, "sim", "sim", "", engine.memory.region)
-        rng = stream(self._seed, f"node {group.name} {rank}")
-        return Node(self, build_rank(group, rank, EPOCH, limits), engine, hello, rng)
+        return Node(self, build_rank(group, rank, EPOCH, limits), engine, hello, limits.page_size)
 
     def _introduce(self) -> None:
         """Every prefill rank meets every decode rank, at its own time."""
-        rng = stream(self._seed, "handshakes")
-        for one in self._nodes.values():
-            for other in self._nodes.values():
-                if self._role(one) is not self._role(other):
-                    self.clock.after(rng.randint(*self.pace.handshake_us), self._event(one, PeerOpened(other.hello)))
+        rng = stream(self.seed, "handshakes")
+        sides = [self.ranks_of(role) for role in (RoleName.PREFILL, RoleName.DECODE)]
+        for ones, others in (sides, reversed(sides)):
+            for one in ones:
+                for other in others:
+                    met = partial(one.on, PeerOpened(other.hello))
+                    self.clock.after(between(rng, self.pace.handshake_us), met)
 
-    def part(self, one: Node, other: Node, delays_us: tuple[int, int], gone_us: int) -> None:
+    def ranks_of(self, role: RoleName) -> list[Node]:
+        """All ranks of all groups of one kind."""
+        groups = [group.name for group in self._cluster.groups if group.role is role]
+        return [node for node in self.nodes if node.rank.place.group in groups]
+
+    def part(self, one: Node, other: Node, delays_us: Span, gone_us: int) -> None:
         """Two ranks of different groups lose each other, each noticing at its own time, and meet again after that.
 
         What was under way between them still arrives.
         """
         for node, peer, delay_us in ((one, other, delays_us[0]), (other, one, delays_us[1])):
             place = peer.rank.place
-            self.clock.after(delay_us, self._event(node, PeerLost(place.group, place.rank)))
-            self.clock.after(delay_us + gone_us, self._event(node, PeerOpened(peer.hello)))
-
-    def _role(self, node: Node) -> RoleName:
-        return next(group.role for group in self._cluster.groups if group.name == node.rank.place.group)
-
-    def _event(self, node: Node, event: Event) -> Action:
-        return lambda: node.on(event)
+            self.clock.after(delay_us, partial(node.on, PeerLost(place.group, place.rank)))
+            self.clock.after(delay_us + gone_us, partial(node.on, PeerOpened(peer.hello)))
 
     def node(self, group: str, rank: RankId) -> Node:
         """A rank by name."""
         return self._nodes[group, rank]
-
-    def group(self, name: str) -> list[Rank]:
-        """The ranks of one group."""
-        return [node.rank for (group, _), node in self._nodes.items() if group == name]
 
     @property
     def nodes(self) -> list[Node]:
         """All ranks."""
         return list(self._nodes.values())
 
+    @property
+    def groups(self) -> tuple[Group, ...]:
+        """All groups."""
+        return self._cluster.groups
+
+    # links
+
     def send(self, sender: Node, receiver: Node, link: str, deliver: Action) -> None:
         """Over the link of this name between two ranks: in order, with a random delay."""
-        self._channel(self._name(sender), self._name(receiver), link).send(deliver)
+        self._channel(sender.name, receiver.name, link).send(deliver)
 
     def _channel(self, sender: str, receiver: str, link: str) -> Channel:
         key = (sender, receiver, link)
-        if key not in self._channels:
-            self._channels[key] = Channel(self.clock, stream(self._seed, "/".join(key)), self.pace.message_us)
-        return self._channels[key]
+        channel = self._channels.get(key)
+        if channel is None:
+            channel = self._channels[key] = Channel(self.clock, self._delays("/".join(key)))
+        elif channel.under_way > MOST_UNDER_WAY:
+            raise Flooded(f"more than {MOST_UNDER_WAY} messages are under way from {sender} to {receiver}, link {link}")
+        return channel
 
-    def _name(self, node: Node) -> str:
-        return f"{node.rank.place.group}.{node.rank.place.rank}"
+    def _delays(self, name: str) -> Callable[[], int]:
+        """Draws the delay of each message of one link."""
+        rng, span, swarm = stream(self.seed, name), self.pace.message_us, self.swarm
+        if swarm.stream(Fault.SLOW_LINKS, name).random() >= SLOW_SHARE:
+            return lambda: between(rng, span)
+
+        def slow() -> int:
+            if not swarm.has(Fault.SLOW_LINKS):
+                return between(rng, span)
+            swarm.acted(Fault.SLOW_LINKS)
+            return SLOWER * between(rng, span)
+
+        return slow
 
     # the router's side
 
     def submit(
         self,
         work: Work,
-        prefill: str,
-        decode: str,
-        remaining_ms: int = 600_000,
+        groups: tuple[str, ...],
+        remaining_ms: int = PATIENT_MS,
         late_us: Mapping[str, int] = NOBODY_LATE,
+        retries: int = 0,
     ) -> None:
-        """Send one request to both groups of a pair, as the router does. A repeated call sends a duplicate."""
-        self.client.submitted(work)
-        for group, peer in ((prefill, decode), (decode, prefill)):
-            if work.max_tokens == 1 and group == decode:
-                continue
-            named = None if work.max_tokens == 1 else peer
-            message = Submit(msgspec.structs.replace(work, peer=named), remaining_ms)
+        """Send one request to a pair of groups, prefill first, or to one that serves it alone, as the router does.
+
+        A repeated call sends a duplicate. A failed transfer is tried again, up to `retries` times.
+        """
+        self.client.submitted(work, groups, self.clock.now_us + 1000 * remaining_ms, retries)
+        serving = groups[:1] if work.max_tokens == 1 else groups
+        for group in serving:
+            peer = next((other for other in serving if other != group), None)
+            message = Submit(msgspec.structs.replace(work, peer=peer), remaining_ms)
             if late_us.get(group):
-                self.clock.after(late_us[group], partial(self._to_group, group, message))
+                self.clock.after(late_us[group], partial(self.to_group, group, message))
             else:
-                self._to_group(group, message)
+                self.to_group(group, message)
 
     def cancel(self, work: Work, groups: tuple[str, ...], reason: Reason = Reason.CLIENT_GONE) -> None:
         """The client left: tell the groups."""
+        self.client.left(work, reason)
         for group in groups:
-            self._to_group(group, Cancel(work.room, reason))
+            self.to_group(group, Cancel(self.client.answer(work.room).attempt.room, reason))
 
-    def _to_group(self, group: str, message: Submit | Cancel) -> None:
+    def to_group(self, group: str, message: Submit | Cancel | Control | Knobs) -> None:
+        """The router, or an operator through it, speaks to a group's rank 0."""
         node = self.node(group, LEADER)
-        self._channel("router", self._name(node), "intake").send(lambda: node.on(message))
+        self._channel("router", node.name, "intake").send(lambda: node.on(message))
 
-    def to_client(self, node: Node, message: Token | Done) -> None:
-        """A group speaks to the router."""
+    def to_client(self, node: Node, message: Token | Done | Evicted) -> None:
+        """A group speaks to the router, which submits it anew if it was evicted or its transfer failed."""
         group = node.rank.place.group
         self._hash.update(f"{group} {message}".encode())
-        self._channel(self._name(node), "router", "intake").send(lambda: self.client.on_message(group, message))
+
+        def take() -> None:
+            again = self.client.on_message(group, message)
+            if again is not None:
+                answer = self.client.answer(again.room)
+                self.submit(again, answer.groups, max(0, (answer.deadline_us - self.clock.now_us) // 1000))
+
+        self._channel(node.name, "router", "intake").send(take)
 
     # running and checking
 
-    def run(self, most_events: int = MOST_EVENTS) -> None:
-        """Until nothing is left to happen."""
-        while self.clock.advance():
-            self.steps += 1
-            if self.steps > most_events:
-                raise Divergence(f"still busy after {most_events} events")
+    def run(self, until_us: int | None = None) -> None:
+        """Until nothing is left to happen, or until a time."""
+        if not self.clock.run(until_us, MOST_EVENTS):
+            raise Flooded(f"still busy after {MOST_EVENTS} events")
+
+    def say(self, what: str) -> None:
+        """Something happens that no rank sees as an event: a line of its own in the story."""
+        if self.tell is not None:
+            self.tell(f"{self.clock.now_us / 1000:6.2f} ms  ** {what}")
 
     def told(self, node: Node, event: Event, effects: list[Effect]) -> None:
         """A rank has taken an event."""
         if self.tell is not None:
-            for line in tell(self.clock.now_us, self._name(node), event, effects):
+            for line in tell(self.clock.now_us, node.name, event, effects):
                 self.tell(line)
 
     def check_tick(self, node: Node) -> None:
-        """Every rank of a group has the same digest at the same tick."""
-        place = node.rank.place
-        done = self._stepped.get((place.group, place.rank), Tick(-1))
-        news = takewhile(lambda entry: entry[0].tick > done, reversed(node.rank.flight_record))
-        for frame, digest in reversed(list(news)):
-            expected = self._digests.setdefault((place.group, frame.tick), digest)
-            if digest != expected:
-                raise Divergence(f"{self._name(node)} has digest {digest:x} at tick {frame.tick}, others {expected:x}")
-            self._hash.update(digest.to_bytes(8, "big"))
-            self.busy_until_us = self.clock.now_us
-        self._stepped[place.group, place.rank] = node.rank.scheduler.tick
+        """A rank has stepped: the same ticks in the same order on all ranks, and bounded queues."""
+        self.ticks.check(node.rank, node.record, self.clock.now_us)
+        slots = self._slots(node)
+        if len(node.rank.scheduler.flights) > slots or node.compute.waiting > slots:
+            flying, waiting = len(node.rank.scheduler.flights), node.compute.waiting
+            raise Flooded(f"{node.name} has {flying} ticks in flight, {waiting} jobs wait, at most {slots} may")
+        if node.rank.place.first:
+            for watch in self.watchers:
+                watch(node)
 
     def check_at_rest(self) -> None:
         """Nothing is left anywhere: rooms, sessions, facts, pages. Rooms of unsettled writes are, on every rank.
@@ -197,26 +244,29 @@ class World:
         """
         rooms = len(self.unsettled)
         for node in self.nodes:
-            role, table = node.rank.scheduler.role, node.table
-            role.pool.audit()
-            held = sum(len(role.pool.held(room)) for room in self.unsettled)
+            scheduler = node.rank.scheduler
+            pool, size = scheduler.role.pool, node.rank.place.size
+            pool.audit()
+            counts = pool.counts()
+            kept = sum(len(pool.writable(room)) for room in self.unsettled)
             left = {
-                "queues": tuple(role.lengths()) != (rooms, 0, 0),
-                "held rooms": [room for room in self.unsettled if not role.pool.held(room)],
+                "queues": tuple(scheduler.role.lengths()) != (rooms, 0, 0),
+                "held rooms": [room for room in self.unsettled if not pool.held(room)],
                 "sessions": node.rank.courier.open_rooms() != rooms,
                 "routers": set(node.routers) - set(self.unsettled),
-                "facts": len(node.column) > rooms or (table is not None and len(table) > rooms * node.rank.place.size),
-                "pages": role.pool.num_pages - role.pool.free - held,
-                "votes": len(node.rank.scheduler.votes),
-                "flights": len(node.rank.scheduler.flights),
+                "facts": node.store.entries > rooms * (1 + size),
+                "pages": pool.num_pages - counts["free"] - counts.get("cached", 0) - kept,
+                "votes": len(scheduler.votes) > rooms,
+                "flights": len(scheduler.flights),
+                "jobs": not node.compute.idle,
+                "controls": scheduler.controls.paused or scheduler.controls.draining,
             }
             if any(left.values()):
-                raise Divergence(f"{self._name(node)} is not at rest, {rooms} rooms are unsettled: {left}")
+                raise Divergence(f"{node.name} is not at rest, {rooms} rooms are unsettled: {left}")
 
-    @property
-    def ticks(self) -> int:
-        """Ticks that any group has stepped."""
-        return len(self._digests)
+    def _slots(self, node: Node) -> int:
+        """Ticks that a group may have in flight: its window, or its slots."""
+        return WINDOW_PER_STAGE * node.rank.place.size + self._cluster.limits.async_depth
 
     @property
     def hash(self) -> str:

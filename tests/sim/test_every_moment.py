@@ -8,10 +8,10 @@ from tandem.core.config import Group, Limits, RoleName, split_layers
 from tandem.core.events import PeerLost
 from tandem.core.ids import RankId, RequestId, Room
 from tandem.core.requests import Reason, Sampling, Work
+from tandem.sim.case import LAYERS, PAIR
 from tandem.sim.client import Client
-from tandem.sim.node import Pace
-from tandem.sim.run import LAYERS, _reference, build_engine
-from tandem.sim.world import Cluster, World
+from tandem.sim.run import build_engine, content_of
+from tandem.sim.world import Cluster, Pace, World
 
 SHAPES = [(1, 1), (2, 2), (3, 1)]
 STRIDE = {(1, 1): 2, (2, 2): 4, (3, 1): 5}
@@ -36,10 +36,10 @@ class Run:
             Group(RoleName.PREFILL, "p0", split_layers(LAYERS, shape[0])),
             Group(RoleName.DECODE, "d0", split_layers(LAYERS, shape[1])),
         )
-        self.client = Client(_reference)
+        self.client = Client(content_of)
         self.world = World(5, Cluster(groups, LIMITS, pace or Pace()), build_engine, self.client)
-        self.world.submit(FIRST, "p0", "d0", remaining_ms)
-        self.world.submit(SECOND, "p0", "d0", DEADLINE_MS)
+        self.world.submit(FIRST, PAIR, remaining_ms)
+        self.world.submit(SECOND, PAIR, DEADLINE_MS)
 
     def until(self, moment: int) -> bool:
         """Let this many events happen; False if there are not so many before the deadlines."""
@@ -79,7 +79,7 @@ def test_a_client_may_leave_at_any_moment(shape: tuple[int, int], told: tuple[st
         ended = run.ended()
         assert ended[2] is Reason.LENGTH, "an abort concerns only its own request"
         assert ended[1] in (Reason.CLIENT_GONE, Reason.LENGTH)
-        assert run.world.busy_until_us < DEADLINE_MS * 500, "somebody waited for a deadline"
+        assert run.world.ticks.busy_until_us < DEADLINE_MS * 500, "somebody waited for a deadline"
         seen.add(ended[1])
 
     moments = at_every_moment(shape, lambda world: world.cancel(FIRST, told), check)
@@ -112,7 +112,7 @@ def test_a_request_may_come_again_at_any_moment(shape: tuple[int, int]):
     def check(run: Run) -> None:
         assert set(run.ended().values()) == {Reason.LENGTH}
 
-    at_every_moment(shape, lambda world: world.submit(FIRST, "p0", "d0", DEADLINE_MS), check)
+    at_every_moment(shape, lambda world: world.submit(FIRST, PAIR, DEADLINE_MS), check)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -144,7 +144,7 @@ def test_edges_of_what_fits(shape: tuple[int, int], edge: Work):
     run = Run(shape)
     run.world = World(5, run.world._cluster, build_engine, run.client)
     run.client.answers.clear()
-    run.world.submit(edge, "p0", "d0")
+    run.world.submit(edge, PAIR)
     assert run.ended() == {1: Reason.LENGTH}
 
 
@@ -154,7 +154,7 @@ def test_edges_of_what_fits(shape: tuple[int, int], edge: Work):
 )
 def test_what_can_never_fit_is_refused_at_once(shape: tuple[int, int], much: Work):
     run = Run(shape)
-    run.world.submit(much, "p0", "d0")
+    run.world.submit(much, PAIR)
     assert run.ended() == {1: Reason.LENGTH, 2: Reason.LENGTH, 3: Reason.TOO_LARGE}
 
 
@@ -166,10 +166,10 @@ def test_hundreds_may_come_at_once(shape: tuple[int, int]):
         Group(RoleName.DECODE, "d0", split_layers(LAYERS, shape[1])),
     )
     limits = Limits(page_size=4, num_pages=200, context=64)
-    client = Client(_reference)
+    client = Client(content_of)
     world = World(5, Cluster(groups, limits, Pace()), build_engine, client)
     for number in range(1, 301):
-        world.submit(work(number, prompt=1 + number % 3, max_tokens=2), "p0", "d0")
+        world.submit(work(number, prompt=1 + number % 3, max_tokens=2), PAIR)
     world.run()
     client.check()
     world.check_at_rest()
@@ -180,11 +180,11 @@ def test_chunks_do_not_pile_up_in_front_of_a_slow_last_stage():
     """The window of 2P ticks bounds the hidden states that wait, however long the prompt is."""
     groups = (Group(RoleName.PREFILL, "p0", (1, 7)), Group(RoleName.DECODE, "d0", (4, 4)))
     limits = Limits(page_size=4, num_pages=100, context=128, chunked_prefill_size=4, max_prefill_tokens=4)
-    client = Client(_reference)
+    client = Client(content_of)
     world = World(5, Cluster(groups, limits, Pace(layer_us=(100, 100))), build_engine, client)
-    world.submit(work(1, prompt=100, max_tokens=2), "p0", "d0")
+    world.submit(work(1, prompt=100, max_tokens=2), PAIR)
     waiting, last = [], world.node("p0", RankId(1))
     while world.clock.advance():
-        waiting.append(len(last._queue))
+        waiting.append(last.compute.waiting)
     client.check()
     assert 1 < max(waiting) <= 4

@@ -1,11 +1,13 @@
-"""Whole clusters in virtual time: random shapes, requests, aborts, duplicates, failing writes and lost peers."""
+"""Whole clusters in virtual time: random shapes, requests and faults, then a heal after which all must end well."""
 
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import pytest
 
+from tandem.sim.faults import Fault
 from tandem.sim.run import simulate
 
 BLOCK = 20
@@ -34,12 +36,19 @@ def run(seed: int) -> None:
     try:
         simulate(seed)
     except Exception as error:
-        error.add_note(f"reproduce with: python -c 'from tandem.sim.run import simulate; simulate({seed})'")
+        error.add_note(f"reproduce and shrink with: tandem sim --seed {seed}")
         raise
 
 
+def test_every_kind_of_fault_acts():
+    """Else a change of the load could quietly make a kind do nothing."""
+    acted: Counter[Fault] = Counter()
+    for seed in range(40):
+        acted.update(simulate(seed).faults)
+    assert [kind.value for kind in Fault if acted[kind] < 5] == []
+
+
 def test_runs_cover_what_they_are_meant_to():
-    """Else a change of the load could quietly make every run trivial."""
     results = [simulate(seed) for seed in range(40)]
     assert sum(result.requests for result in results) > 200
     assert sum(result.aborted for result in results) > 20

@@ -24,7 +24,7 @@ class Cluster(bench.cluster.Cluster):
     """
 
     def __init__(self, *arguments: str) -> None:
-        super().__init__(*arguments, f"--dump-dir={DUMPS}")
+        super().__init__(f"--dump-dir={DUMPS}", *arguments)
 
     def states(self) -> dict[str, State]:
         """GET /state of every rank, by name such as p0.1."""
@@ -51,4 +51,4 @@ def held_by(state: State) -> State:
     """What keeps a rank from being at rest."""
     left = {name: state[name] for name in ("rooms", "sessions", "facts", "ticks_in_flight") if state[name]}
     pages = state["pages"]
-    return left | ({"pages": pages} if pages["free"] != pages["total"] else {})
+    return left | ({"pages": pages} if pages["free"] + pages["cached"] != pages["total"] else {})

@@ -1,0 +1,231 @@
+"""What a seed stands for: a cluster, its faults, its requests, and when everything heals."""
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import msgspec
+
+from tandem.core.config import Group, Limits, RoleName, split_layers
+from tandem.core.ids import RequestId, Room
+from tandem.core.requests import Sampling, Work, pages_for
+from tandem.engine.model import FAKE_EOS
+from tandem.sim.clock import stream
+from tandem.sim.faults import Fault
+from tandem.sim.world import PATIENT_MS, Cluster
+
+LAYERS = 8
+CONTEXT = 128
+SIZES = (1, 2, 3, 4, 8)
+MOST_REQUESTS = 24
+PAIR = ("p0", "d0")
+ALONE = ("c0",)
+FEW_ROOMS = 4
+ALONE_SHARE = 0.2
+"""Of the runs have one colocated group instead of a pair."""
+STOPPING = (Fault.UNSETTLED_WRITES, Fault.DRAINS, Fault.FEW_ROOMS, Fault.TINY_POOLS)
+"""Faults after which there is less to do."""
+PROBE_AFTER_US = 5_000
+"""After the heal, until one more request shows that the cluster still serves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What to leave out of a seed's case. What is left is drawn as if nothing were left out."""
+
+    only: tuple[int, ...] | None = None  # requests by number; None: all
+    without: tuple[Fault, ...] = ()
+    ranks: tuple[int, int] | None = None  # of the prefill and the decode group; a colocated one takes the latter
+
+
+WHOLE = Variant()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One client: what it asks for, when, and what it or the way to the groups does wrong."""
+
+    work: Work
+    at_us: int
+    groups: tuple[str, ...]
+    remaining_ms: int = PATIENT_MS
+    retries: int = 0  # of a failed transfer
+    late_us: Mapping[str, int] = field(default_factory=dict)
+    again_us: int | None = None
+    leaves_us: int | None = None
+    told: tuple[str, ...] = ()  # groups that hear of its leaving
+
+    @property
+    def number(self) -> int:
+        """`r7` in stories and on the command line."""
+        return int(self.work.room.rid)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Everything that is decided before a run begins."""
+
+    seed: int
+    cluster: Cluster
+    kinds: tuple[Fault, ...]
+    requests: tuple[Request, ...]
+    heal_us: int
+
+    def describe(self) -> str:
+        """The cluster and its faults, in words."""
+        groups = " and ".join(f"{group.name} with layers {group.partition}" for group in self.cluster.groups)
+        faults = ", ".join(kind.value for kind in self.kinds) or "none"
+        return f"{len(self.requests)} requests to {groups}; {self.cluster.limits}; faults: {faults}"
+
+
+def draw(seed: int, variant: Variant = WHOLE) -> Case:
+    """The case of a seed."""
+    drawn = _kinds(stream(seed, "swarm"))
+    kinds = tuple(kind for kind in drawn if kind not in variant.without)
+    rng = stream(seed, "cluster")
+    heal_us = 1000 * rng.choice([30, 100, 100, 300, 3_000])
+    cluster = _cluster(rng, kinds, variant.ranks)
+    count = rng.choice([1, 8, 8, MOST_REQUESTS])
+    requests = Requests(seed, kinds, heal_us, tuple(group.name for group in cluster.groups)).draw(count)
+    kept = tuple(request for request in requests if variant.only is None or request.number in variant.only)
+    return Case(seed, cluster, kinds, kept, heal_us)
+
+
+def four_by_four(seed: int) -> Case:
+    """A case of one size, some 300 ticks of 4 prefill and 4 decode ranks: what the simulator's speed is measured by."""
+    kinds = tuple(kind for kind in _kinds(stream(seed, "swarm")) if kind not in STOPPING)
+    limits = Limits(
+        page_size=4, num_pages=400, context=CONTEXT, chunked_prefill_size=16, max_prefill_tokens=64, host_pages=100
+    )
+    heal_us = 100_000
+    groups = tuple(
+        Group(role, name, split_layers(LAYERS, 4))
+        for role, name in zip((RoleName.PREFILL, RoleName.DECODE), PAIR, strict=True)
+    )
+    return Case(seed, Cluster(groups, limits), kinds, tuple(Requests(seed, kinds, heal_us, PAIR).draw(18)), heal_us)
+
+
+def _kinds(rng: random.Random) -> tuple[Fault, ...]:
+    """Each run has its own subset: together, faults hide each other."""
+    share = rng.choice([0.1, 0.25, 0.5])
+    kinds = [kind for kind in Fault if rng.random() < share]
+    if Fault.UNSETTLED_WRITES in kinds:  # pages are lost for good: others must not wait for them
+        kinds = [kind for kind in kinds if kind not in (Fault.TINY_POOLS, Fault.FEW_ROOMS)]
+    return tuple(kinds)
+
+
+def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int] | None) -> Cluster:
+    drawn = rng.choice(SIZES), rng.choice(SIZES)
+    prefill, decode = ranks or drawn
+    page_size = rng.choice([1, 4, 16])
+    plenty, tiny = rng.choice([400, 2_000]), rng.choice([100, 130, 200])
+    limits = Limits(
+        page_size=page_size,
+        num_pages=pages_for(tiny if Fault.TINY_POOLS in kinds else plenty, page_size),
+        context=CONTEXT,
+        chunked_prefill_size=rng.choice([4, 16, 128]),
+        max_prefill_tokens=rng.choice([16, 64, 256]),
+        async_depth=rng.choice([0, 1, 2]),
+        max_rooms=FEW_ROOMS if Fault.FEW_ROOMS in kinds else 1024,
+        host_pages=pages_for(rng.choice([0, 40, 4_000]), page_size),
+        prefix_cache=rng.random() < 0.7,
+        dynamic_chunking=rng.random() < 0.3,
+        transfer_consensus="ring" if rng.random() < 0.4 else "store",
+    )
+    if Fault.UNSETTLED_WRITES in kinds:
+        limits = msgspec.structs.replace(limits, num_pages=pages_for(2 * MOST_REQUESTS * CONTEXT, page_size))
+    partitions = stream(rng.getrandbits(32), "partitions")
+    if rng.random() < ALONE_SHARE:
+        return Cluster((Group(RoleName.COLOCATED, *ALONE, _partition(partitions, decode)),), limits)
+    groups = (
+        Group(RoleName.PREFILL, "p0", _partition(partitions, prefill)),
+        Group(RoleName.DECODE, "d0", _partition(partitions, decode)),
+    )
+    return Cluster(groups, limits)
+
+
+def _partition(rng: random.Random, parts: int) -> tuple[int, ...]:
+    if rng.random() < 0.5:
+        return split_layers(LAYERS, parts)
+    cuts = sorted(rng.sample(range(1, LAYERS), parts - 1))
+    return tuple(high - low for low, high in zip([0, *cuts], [*cuts, LAYERS], strict=True))
+
+
+class Requests:
+    """Draws the clients of a seed, each from a stream of its own."""
+
+    def __init__(self, seed: int, kinds: tuple[Fault, ...], heal_us: int, groups: tuple[str, ...]) -> None:
+        self._seed = seed
+        self._kinds = kinds
+        self._heal_us = heal_us
+        self._groups = groups
+        self._talkative = stream(seed, "talk").random() < 0.4
+        texts = stream(seed, "texts")
+        self._beginnings = [_text(texts, 90) for _ in range(3)]  # that prompts share
+        bursts = stream(seed, "bursts")
+        self._bursts_us = [bursts.randrange(heal_us) for _ in range(bursts.choice([1, 1, 3]))]
+        self._spread_us = stream(seed, "spread").choice([20_000, heal_us * 4 // 5])
+
+    def draw(self, count: int) -> list[Request]:
+        """All clients, and a last one after the heal that nothing happens to."""
+        requests = [self._request(number) for number in range(1, count + 1)]
+        edges_us = [us for one in requests for us in (one.at_us, one.leaves_us, one.again_us) if us is not None]
+        requests = [self._hurried(request, [*edges_us, self._heal_us]) for request in requests]
+        probe = Work(Room(RequestId(count + 1), 1), self._beginnings[0][:20], 4, (FAKE_EOS,), Sampling(), None)
+        return [*requests, Request(probe, self._heal_us + PROBE_AFTER_US, self._groups)]
+
+    def _request(self, number: int) -> Request:
+        rng = stream(self._seed, f"request {number}")
+        work = self._work(rng, number)
+        at_us = rng.randint(0, self._spread_us)
+        if Fault.BURSTS in self._kinds:
+            at_us = self._bursts_us[number % len(self._bursts_us)]
+        late_us = {}
+        late = rng.random() < 0.3 and Fault.LATE_SUBMITS in self._kinds
+        if late and work.max_tokens > 1 and self._groups != ALONE:  # where one is late, the other answers
+            late_us = {rng.choice(self._groups): 50_000}
+        again_us = at_us + rng.choice([0, rng.randint(0, 100_000)])
+        comes_again = rng.random() < 0.3 and Fault.DOUBLED_SUBMITS in self._kinds
+        leaves_us = at_us + rng.choice([rng.randint(0, 2_000), rng.randint(0, 100_000)])
+        leaves = rng.random() < 0.3 and Fault.ABORTS in self._kinds
+        told = rng.choice([self._groups, self._groups, self._groups[:1], self._groups[-1:]])
+        if work.max_tokens == 1 or late_us:  # one is enough, unless it is told before it has heard of the request
+            told = self._groups
+        return Request(
+            work,
+            at_us,
+            self._groups,
+            retries=rng.choice([0, 1, 2]),
+            late_us=late_us,
+            again_us=again_us if comes_again else None,
+            leaves_us=leaves_us if leaves else None,
+            told=told,
+        )
+
+    def _work(self, rng: random.Random, number: int) -> Work:
+        shared = rng.choice(self._beginnings)[: rng.choice([0, 0, 16, rng.randint(1, 90)])]
+        own = _text(rng, rng.choice([1, 5, rng.randint(1, 90)]))
+        if self._talkative:  # they begin small and grow: where pages are few, some have to make room
+            shared, own = shared[:8], own[:8]
+        return Work(
+            Room(RequestId(number), 1),
+            (shared + own)[:90],
+            rng.choice([8, 30, 60, 100]) if self._talkative else rng.choice([1, 2, 8, 30]),
+            (FAKE_EOS,) if rng.random() < 0.8 else (),
+            Sampling(temperature=rng.choice([0.0, 1.0]), seed=rng.getrandbits(32)),
+            None,
+            priority=rng.choice([0, 0, 0, -1, 2]),
+            salt=rng.choice(["", "", "", "a", "b"]),
+        )
+
+    def _hurried(self, request: Request, edges_us: list[int]) -> Request:
+        """Some have little time, or until within some milliseconds of something else."""
+        rng = stream(self._seed, f"deadline {request.number}")
+        edge_ms = (rng.choice(edges_us) - request.at_us) // 1000 + rng.randint(-2, 2)
+        remaining_ms = rng.choice([rng.randint(0, 50), max(0, edge_ms)])
+        hurried = rng.random() < 0.4 and Fault.DEADLINES in self._kinds
+        return replace(request, remaining_ms=remaining_ms) if hurried else request
+
+
+def _text(rng: random.Random, count: int) -> tuple[int, ...]:
+    return tuple(rng.randint(32, 126) for _ in range(count))

@@ -1,0 +1,124 @@
+"""Faults that come at drawn times: stalls, partings, clients that leave in a given state, and operators."""
+
+import random
+from collections.abc import Callable
+from functools import partial
+
+from tandem.core.config import RoleName
+from tandem.core.inputs import Control, Knobs, Order
+from tandem.sim.faults import Fault
+from tandem.sim.node import Node
+from tandem.sim.traps import STATES, Trap, Traps
+from tandem.sim.world import World
+
+TIGHT_TOKENS = 100
+"""A pool that has no more room than this, while somebody waits for pages, is tiny indeed."""
+
+
+def unleash(world: World, heal_us: int) -> None:
+    """Put everything that happens at a drawn time into the world's clock. It is over when the world heals."""
+    for kind, plan in PLANS.items():
+        if world.swarm.has(kind):
+            plan(world, world.swarm.stream(kind, "times"), heal_us)
+    world.clock.at(heal_us, partial(heal, world))
+
+
+def heal(world: World) -> None:
+    """From now on everything goes well."""
+    world.say("all is healed")
+    world.swarm.heal()
+
+
+def stalls(world: World, rng: random.Random, heal_us: int) -> None:
+    """Ranks that take no events for up to 80 ms."""
+    for _ in range(rng.choice([1, 3, 8])):
+        node, at_us = rng.choice(world.nodes), rng.randrange(heal_us)
+        lasting_us = min(rng.randint(1_000, 80_000), heal_us - at_us)
+        world.clock.at(at_us, partial(_stall, world, node, lasting_us))
+
+
+def _stall(world: World, node: Node, lasting_us: int) -> None:
+    world.say(f"{node.name} stalls for {lasting_us / 1000} ms")
+    node.stall(lasting_us)
+
+
+def partings(world: World, rng: random.Random, heal_us: int) -> None:
+    """Pairs of ranks lose each other for a while, each noticing at its own time."""
+    sides = world.ranks_of(RoleName.PREFILL), world.ranks_of(RoleName.DECODE)
+    for _ in range(rng.choice([1, 3])):
+        at_us = rng.randrange(heal_us // 2)
+        delays_us = rng.randint(0, 5_000), rng.randint(0, 5_000)
+        gone_us = rng.randint(1_000, heal_us // 2 - 5_000)
+        if all(sides):
+            pair = rng.choice(sides[0]), rng.choice(sides[1])
+            world.clock.at(at_us, partial(_part, world, *pair, delays_us, gone_us))
+
+
+def _part(world: World, one: Node, other: Node, delays_us: tuple[int, int], gone_us: int) -> None:
+    world.say(f"{one.name} and {other.name} lose each other for {gone_us / 1000} ms")
+    world.swarm.acted(Fault.PARTINGS)
+    world.part(one, other, delays_us, gone_us)
+
+
+def operators(kind: Fault, order: Order) -> Callable[[World, random.Random, int], None]:
+    """An order to a group at a random time; what lasts is ended by a resume before the heal."""
+
+    def plan(world: World, rng: random.Random, heal_us: int) -> None:
+        for _ in range(rng.choice([1, 2, 4])):
+            group, at_us = rng.choice(world.groups).name, rng.randrange(heal_us)
+            until_us = rng.randint(at_us, heal_us)
+            world.clock.at(at_us, partial(_order, world, kind, group, Control(order)))
+            if order is not Order.FLUSH:
+                world.clock.at(until_us, partial(world.to_group, group, Control(Order.RESUME)))
+
+    return plan
+
+
+def knobs(world: World, rng: random.Random, heal_us: int) -> None:
+    """Chunk sizes and budgets change while requests run."""
+    for _ in range(rng.choice([1, 4])):
+        group = rng.choice(world.groups).name
+        turned = Knobs(
+            rng.choice([None, 1, 16, 256]), rng.choice([None, 1, 16, 128]), rng.choice([None, (), (4,), (16, 2)])
+        )
+        world.clock.at(rng.randrange(heal_us), partial(_order, world, Fault.KNOBS, group, turned))
+
+
+def _order(world: World, kind: Fault, group: str, order: Control | Knobs) -> None:
+    world.swarm.acted(kind)
+    world.to_group(group, order)
+
+
+def leavings(world: World, rng: random.Random, heal_us: int) -> None:
+    """Clients that leave as soon as their request is seen in a certain state on rank 0."""
+    traps = Traps(world)
+    world.watchers.append(traps.look)
+    for _ in range(rng.choice([0, 2, 10])):
+        group = rng.choice(world.groups)
+        state = rng.choice(STATES[group.role])
+        told = (group.name,) if rng.random() < 0.5 else tuple(each.name for each in world.groups)
+        world.clock.at(rng.randrange(heal_us), partial(traps.set, Trap(group.name, state, told)))
+
+
+def tightness(world: World, rng: random.Random, heal_us: int) -> None:
+    """The pool was drawn small; see whether that makes anybody wait."""
+    del rng, heal_us
+    world.watchers.append(partial(_tight, world))
+
+
+def _tight(world: World, node: Node) -> None:
+    role = node.rank.scheduler.role
+    if role.lengths()[1] and role.pool.free * role.pool.page_size < TIGHT_TOKENS:
+        world.swarm.acted(Fault.TINY_POOLS)
+
+
+PLANS: dict[Fault, Callable[[World, random.Random, int], None]] = {
+    Fault.STALLS: stalls,
+    Fault.PARTINGS: partings,
+    Fault.ABORTS: leavings,
+    Fault.PAUSES: operators(Fault.PAUSES, Order.PAUSE),
+    Fault.DRAINS: operators(Fault.DRAINS, Order.DRAIN),
+    Fault.FLUSHES: operators(Fault.FLUSHES, Order.FLUSH),
+    Fault.KNOBS: knobs,
+    Fault.TINY_POOLS: tightness,
+}

@@ -1,0 +1,110 @@
+"""Tagged memory: for each page of one rank, who wrote it last; and whether cells and results are the reference's."""
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tandem.core.ids import LayerId, PageId, Room
+from tandem.core.plan import Plan, Row
+from tandem.core.requests import pages_for
+from tandem.ports import Memory, Sampled
+from tandem.sim.client import Client
+
+
+class WrongContent(Exception):
+    """A page holds something else than its reader was promised, or a stage computed something else."""
+
+
+class Ledger:
+    """Keeps the tags of one rank's page pool."""
+
+    def __init__(self, who: str, memory: Memory, page_size: int, client: Client) -> None:
+        region = memory.region
+        self._who = who
+        self._memory = memory
+        self._layers = range(region.first_layer, region.last_layer)
+        self._page_size = page_size
+        self._client = client
+        self._writers: dict[PageId, Room] = {}
+        self._read: dict[Room, None] = {}  # whose first row here has been looked at
+
+    def wrote(self, room: Room, pages: Iterable[PageId]) -> None:
+        """These pages are being filled for a room."""
+        self._writers.update(dict.fromkeys(pages, room))
+
+    def replaced(self, room: Room, pages: Iterable[PageId]) -> None:
+        """A room's pages came back from host memory: its next row is looked at as if it were its first."""
+        self._read.pop(room, None)
+        self.wrote(room, pages)
+
+    def forget(self, room: Room) -> None:
+        """The room has gone. Its tags stay as long as the pages hold what it wrote."""
+        self._read.pop(room, None)
+
+    def begin(self, plan: Plan) -> None:
+        """A forward begins. A room's first row that reads what it did not compute here is checked cell by cell.
+
+        Later rows are checked by their results, which depend on each cell they read.
+        """
+        for row in plan.rows:
+            if row.room not in self._read:
+                self._read[row.room] = None
+                if row.start:
+                    self._check(row)
+            self.wrote(row.room, row.pages[row.start // self._page_size :])
+
+    def _check(self, row: Row) -> None:
+        answer = self._client.answer(row.room)
+        pages = row.pages[: pages_for(row.start, self._page_size)]
+        for page in pages:
+            writer = self._writers.get(page)
+            salt = None if writer is None else self._client.answer(writer).work.salt
+            if salt != answer.work.salt:
+                raise WrongContent(
+                    f"{self._who}: page {page} is read by {row.room}, but {writer} wrote it, salt {salt!r}"
+                )
+        if answer.content is None:
+            return
+        for layer in self._layers:
+            blocks = [np.frombuffer(self._memory.block(LayerId(layer), page), np.uint64) for page in pages]
+            cells = np.concatenate(blocks).reshape(-1, 2)[: row.start]
+            wrong = (cells != answer.content.cells[layer, : row.start]).any(axis=1).nonzero()[0]
+            if len(wrong):
+                where = f"layer {layer}, tokens {wrong.tolist()} of the {row.start} before"
+                raise WrongContent(f"{self._who}: {where} the first row of {row.room} here are not what they should be")
+
+    def finish(self, plan: Plan, result: memoryview | Sampled) -> None:
+        """A forward's hidden states or tokens are there."""
+        if isinstance(result, memoryview):
+            self._check_hidden(plan, result)
+        else:
+            self._check_tokens(plan, result)
+
+    def _check_hidden(self, plan: Plan, result: memoryview) -> None:
+        last = LayerId(self._layers.stop)
+        expected: list[list[int]] = []
+        for row in plan.rows:
+            content = self._client.answer(row.room).content
+            if content is None:
+                return
+            expected += content.hidden(last)[row.start : row.end]
+        got = np.frombuffer(result, np.uint64).reshape(-1, 2).tolist()
+        if got != expected:
+            texts = [row.room for row in plan.rows for _ in row.tokens]
+            wrong = [room for room, one, other in zip(texts, got, expected, strict=True) if one != other]
+            raise WrongContent(
+                f"{self._who}: tick {plan.tick} has wrong hidden states for {wrong}: it read wrong cells"
+            )
+
+    def _check_tokens(self, plan: Plan, result: Sampled) -> None:
+        for row, tokens in zip((row for row in plan.rows if row.samples), result, strict=True):
+            answer = self._client.answer(row.room)
+            if answer.content is None:
+                continue
+            at = row.end - len(answer.work.prompt)
+            expected = tuple(answer.content.tokens[at : at + len(tokens)])
+            if tokens != expected:
+                raise WrongContent(
+                    f"{self._who}: tick {plan.tick} samples {tokens} at position {row.end} of {row.room}, "
+                    f"the reference has {expected}"
+                )

@@ -1,0 +1,184 @@
+"""The simulator's own parts, one at a time: what no planted mistake can reach yet, and the router's rules."""
+
+import pytest
+
+from tandem.core.config import Group, Limits, RoleName
+from tandem.core.effects import BackUp, Restore
+from tandem.core.events import BackedUp
+from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room
+from tandem.core.messages import Done, Evicted, Token
+from tandem.core.plan import Plan, Row
+from tandem.core.requests import Reason, Sampling, Work
+from tandem.sim.client import Client, WrongAnswer
+from tandem.sim.compute import IllegalCopy
+from tandem.sim.faults import Fault, Swarm
+from tandem.sim.ledger import WrongContent
+from tandem.sim.node import Node
+from tandem.sim.oracle import StrayAccess, check_forward_writes
+from tandem.sim.run import build_engine, content_of
+from tandem.sim.world import Cluster, World
+
+GROUPS = (Group(RoleName.PREFILL, "p0", (8,)), Group(RoleName.DECODE, "d0", (4, 4)))
+PAIR = ("p0", "d0")
+MINE, OTHER = Room(RequestId(1), 1), Room(RequestId(2), 1)
+
+
+def work(room: Room = MINE, salt: str = "", max_tokens: int = 6) -> Work:
+    return Work(room, (72, 105, 33), max_tokens, (), Sampling(), None, salt=salt)
+
+
+@pytest.fixture
+def node() -> Node:
+    world = World(1, Cluster(GROUPS, Limits(page_size=4, num_pages=8, context=64)), build_engine, Client(content_of))
+    for room, salt in ((MINE, "a"), (OTHER, "b")):
+        world.client.submitted(work(room, salt), PAIR, 1_000_000)
+    return world.node("d0", RankId(0))
+
+
+def hold(node: Node, room: Room, count: int) -> tuple[PageId, ...]:
+    return node.rank.scheduler.role.pool.allocate(room, count)
+
+
+# copies to host memory
+
+
+def test_a_copy_to_host_memory_and_back_keeps_every_layer(node: Node, monkeypatch: pytest.MonkeyPatch):
+    heard: list[object] = []
+    monkeypatch.setattr(node, "on", heard.append)
+    one, other = hold(node, MINE, 2)
+    for layer in range(4):
+        node.memory.block(LayerId(layer), one)[:] = bytes([layer + 1]) * 64
+    node.compute.put(BackUp(MINE, (one,), (5,)))
+    node.compute.put(Restore(MINE, (5,), (other,)))
+    node.world.run(until_us=100_000)
+    assert BackedUp(MINE) in heard
+    assert [node.memory.block(LayerId(layer), other)[0] for layer in range(4)] == [1, 2, 3, 4]
+    assert node.compute.idle
+
+
+def test_host_pages_of_another_room_are_not_restored(node: Node, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(node, "on", lambda event: None)
+    (mine,), (other,) = hold(node, MINE, 1), hold(node, OTHER, 1)
+    node.compute.put(BackUp(OTHER, (other,), (5,)))
+    node.compute.put(Restore(MINE, (5,), (mine,)))
+    with pytest.raises(IllegalCopy, match="holds pages of 0000000000000002"):
+        node.world.run(until_us=100_000)
+
+
+def test_pages_that_were_given_away_are_not_copied(node: Node):
+    hold(node, OTHER, 1)
+    node.compute.put(BackUp(MINE, (PageId(0),), (5,)))
+    with pytest.raises(StrayAccess, match="used by a backup"):
+        node.world.run(until_us=100_000)
+
+
+# pages that are shared
+
+
+def row(pages: tuple[PageId, ...], start: int) -> Plan:
+    one = Row(MINE, (33,), start, pages, True, Sampling())
+    return Plan(0, 0, (one,), (), (), 0)  # type: ignore[arg-type]
+
+
+def test_a_shared_page_is_not_written(node: Node, monkeypatch: pytest.MonkeyPatch):
+    pages = hold(node, MINE, 2)
+    pool = node.rank.scheduler.role.pool
+    monkeypatch.setattr(pool, "writable", lambda room: pages[1:])  # the first one is in the prefix tree
+    check_forward_writes(row(pages, 4), node.rank)
+    with pytest.raises(StrayAccess, match="written by tick"):
+        check_forward_writes(row(pages, 3), node.rank)
+
+
+def test_a_page_of_another_tenant_is_not_read(node: Node):
+    pages = hold(node, MINE, 1)
+    node.ledger.wrote(OTHER, pages)
+    with pytest.raises(WrongContent, match="salt 'b'"):
+        node.ledger.begin(row(pages, 2))
+
+
+def test_a_page_that_nobody_wrote_is_not_read(node: Node):
+    with pytest.raises(WrongContent, match="None wrote it"):
+        node.ledger.begin(row(hold(node, MINE, 1), 2))
+
+
+# the router's rules
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Client(content_of)
+    client.submitted(work(), PAIR, 1_000_000, retries=1)
+    return client
+
+
+def tokens_of(client: Client) -> list[int]:
+    content = client.answer(MINE).content
+    assert content is not None
+    return content.tokens
+
+
+def serve(client: Client, room: Room, group: str, first: int, last: int) -> None:
+    """Tokens [first, last) of the whole answer, in an attempt that began at `first`."""
+    for index, token in enumerate(tokens_of(client)[first:last]):
+        assert client.on_message(group, Token(room, index, token)) is None
+
+
+def test_an_evicted_request_goes_on_where_it_was(client: Client):
+    serve(client, MINE, "d0", 0, 2)
+    again = client.on_message("d0", Evicted(MINE))
+    assert again is not None
+    assert (again.room, again.max_tokens) == (Room(MINE.rid, 2), 4)
+    assert again.prompt == (72, 105, 33, *tokens_of(client)[:2])
+    serve(client, again.room, "d0", 2, 6)
+    client.on_message("d0", Done(again.room, Reason.LENGTH))
+    client.check()
+
+
+def test_what_an_old_attempt_says_is_not_heard(client: Client):
+    client.on_message("d0", Evicted(MINE))
+    assert client.on_message("p0", Done(MINE, Reason.LENGTH)) is None
+    assert client.waiting()
+
+
+def test_a_request_whose_client_has_left_is_not_submitted_anew(client: Client):
+    client.left(work(), Reason.CLIENT_GONE)
+    assert client.on_message("d0", Evicted(MINE)) is None
+    assert client.answer(MINE).ended is Reason.CLIENT_GONE
+
+
+def test_a_failed_transfer_is_tried_again_as_often_as_allowed(client: Client):
+    again = client.on_message("p0", Done(MINE, Reason.TRANSFER_FAILED))
+    assert again is not None
+    assert client.on_message("p0", Done(again.room, Reason.TRANSFER_FAILED)) is None
+    assert client.answer(MINE).ended is Reason.TRANSFER_FAILED
+
+
+def test_the_other_group_has_the_real_reason(client: Client):
+    client.on_message("d0", Done(MINE, Reason.PEER_ENDED))
+    assert client.waiting()
+    client.on_message("p0", Done(MINE, Reason.DEADLINE))
+    assert client.answer(MINE).ended is Reason.DEADLINE
+
+
+def test_wrong_words_are_noticed(client: Client):
+    tokens = tokens_of(client)
+    with pytest.raises(WrongAnswer, match="only 0 tokens came before"):
+        client.on_message("d0", Token(MINE, 1, tokens[1]))
+    with pytest.raises(WrongAnswer, match="the reference has"):
+        client.on_message("d0", Token(MINE, 0, tokens[0] + 1))
+    client.on_message("d0", Done(MINE, Reason.LENGTH))
+    with pytest.raises(WrongAnswer, match="after its last word"):
+        client.on_message("d0", Token(MINE, 0, tokens[0]))
+    with pytest.raises(WrongAnswer, match=r"ended Reason\.LENGTH with \[\]"):
+        client.check()
+
+
+# faults
+
+
+def test_a_fault_acts_until_the_heal_and_is_counted():
+    swarm = Swarm(1, (Fault.LOST_FACTS,))
+    assert sum(swarm.strikes(Fault.LOST_FACTS, 0.5) for _ in range(100)) == swarm.counts[Fault.LOST_FACTS] > 20
+    assert not any(swarm.strikes(Fault.LOST_ACKS, 1.0) for _ in range(10))
+    swarm.heal()
+    assert not any(swarm.strikes(Fault.LOST_FACTS, 1.0) for _ in range(10))
