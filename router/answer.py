@@ -9,8 +9,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from router.edge import abort
 from router.errors import ApiError
+from router.exchange import Exchange
 from router.format import PING, Dialect, Format
-from router.requests import Exchange
 from router.service import Service
 from router.stream import Failed, Finished
 from tandem.core.ids import RequestId
@@ -42,7 +42,7 @@ class Answer(Response):
         if payload is None:
             return
         with self._service.admission():
-            ask, pair, exchange = await self._service.begin(self._dialect, payload, rid, deadline)
+            ask, exchange = await self._service.begin(self._dialect, payload, rid, deadline)
             gone = asyncio.create_task(_watch(receive, exchange.abandon))
             form = Format(self._dialect, rid, self._service.model.name, ask)
             try:
@@ -51,7 +51,8 @@ class Answer(Response):
                 exchange.abandon()
                 gone.cancel()
                 counts = (len(ask.prompt), exchange.count)
-                log.info("request %016x on %s and %s: %d + %d tokens, %s", rid, *pair.names, *counts, outcome(exchange))
+                route = exchange.attempt.route
+                log.info("request %016x on %s: %d + %d tokens, %s", rid, route, *counts, outcome(exchange))
 
     async def _whole(self, exchange: Exchange, form: Format, scope: Scope, send: Send) -> None:
         await exchange.ended()

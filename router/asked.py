@@ -4,14 +4,13 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import msgspec
-
 from router.errors import ApiError
+from router.placement import Route
 from router.ports import Model
 from router.schema import Body
 from tandem.core.config import Limits
 from tandem.core.ids import Room
-from tandem.core.requests import Sampling, Work, pages_for, too_large
+from tandem.core.requests import Sampling, Work, pages_for
 
 GREEDY_BELOW = 1e-5
 """Temperatures below this are greedy: dividing logits by them overflows."""
@@ -35,6 +34,8 @@ class Asked:
     stops: tuple[str, ...]
     streaming: bool
     include_usage: bool
+    priority: int
+    salt: str
 
 
 def asked(body: Body, prompt: Sequence[int], prompt_param: str, limit: tuple[int | None, str], model: Model) -> Asked:
@@ -50,6 +51,8 @@ def asked(body: Body, prompt: Sequence[int], prompt_param: str, limit: tuple[int
         stops=stops,
         streaming=bool(body.stream),
         include_usage=bool(body.stream_options and body.stream_options.include_usage),
+        priority=body.priority or 0,
+        salt=body.cache_salt or "",
     )
 
 
@@ -75,19 +78,14 @@ def model_not_found(name: str, served: str) -> ApiError:
     )
 
 
-def work_of(ask: Asked, room: Room, prefill: Limits, decode: Limits) -> Work:
-    """The work for this pair. Raises ApiError 400 `context_length_exceeded` by the groups' own rule."""
-    context = min(prefill.context, decode.context)
-    kept = decode.num_pages * decode.page_size  # tokens of KV that the decode group can ever hold
-    room_left = min(context - len(ask.prompt), kept - len(ask.prompt) + 1)
+def work_of(ask: Asked, room: Room, route: Route) -> Work:
+    """The work for this route. Raises ApiError 400 `context_length_exceeded` by the groups' own rule."""
+    room_left = min(route.context, route.kept_tokens_max + 1) - len(ask.prompt)
     max_tokens = max(1, room_left) if ask.max_tokens is None else ask.max_tokens
-    work = Work(room, ask.prompt, max_tokens, ask.stop_ids, ask.sampling, None)
-    sides = [(prefill, len(work.prompt))]
-    if max_tokens > 1:
-        sides.append((decode, work.last_position))
-    for limits, tokens in sides:
-        if too_large(work, msgspec.structs.replace(limits, context=context), tokens):
-            raise _too_large(ask, work, context, limits, tokens)
+    work = Work(room, ask.prompt, max_tokens, ask.stop_ids, ask.sampling, None, ask.priority, ask.salt)
+    obstacle = route.obstacle(work)
+    if obstacle is not None:
+        raise _too_large(ask, work, route.context, *obstacle)
     return work
 
 

@@ -74,6 +74,26 @@ def slow_reader() -> ApiError:
     return ApiError(499, "slow_reader", "the client did not read its stream")
 
 
+def unknown_group(name: str) -> ApiError:
+    """An operator named a group that the router does not know."""
+    return ApiError(404, "unknown_group", f"there is no group {name[:64]!r}; see /workers", "group")
+
+
+def unreachable(name: str) -> ApiError:
+    """A group that is known, but not connected, or does not take its messages."""
+    return ApiError(503, "group_unreachable", f"group {name} cannot be told now; see /workers", retry_after_s=1)
+
+
+def outgrown(tokens: int) -> ApiError:
+    """A request lost its place, and with the tokens that it has by now it fits nowhere else."""
+    return ApiError(503, "overloaded", f"no group can compute the request's {tokens} tokens anew", retry_after_s=1)
+
+
+def overloaded(times: int) -> ApiError:
+    """The groups had to give the request's pages up again and again."""
+    return ApiError(503, "overloaded", f"the request lost its place in a group {times} times", retry_after_s=1)
+
+
 def shutting_down() -> ApiError:
     """The router got a signal."""
     return ApiError(503, "shutting_down", "the router is shutting down", retry_after_s=1)
@@ -90,6 +110,8 @@ def ended_with(reason: Reason, role: RoleName, name: str) -> ApiError:
     match reason:
         case Reason.QUEUE_FULL:
             return ApiError(429, "queue_full", f"{who} holds as many requests as it can", retry_after_s=1)
+        case Reason.DRAINING:
+            return ApiError(503, "draining", f"{who} takes nothing new", retry_after_s=1)
         case Reason.DEADLINE:
             return ApiError(504, "deadline_exceeded", f"the request's deadline passed on {who}")
         case Reason.TOO_LARGE:

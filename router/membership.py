@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tandem.core.config import Group, RoleName
 from tandem.core.ids import LEADER, RankId
+from tandem.core.inputs import Order
 from tandem.core.members import Member
 from tandem.core.messages import SILENT_S, WATCH_S, Load
 
@@ -20,6 +21,7 @@ class State(enum.Enum):
     FORMING = "is forming its ring"
     OTHER_MODEL = "serves another model"
     CONNECTING = "was not heard yet"
+    DRAINING = "is draining"
     USABLE = "is usable"
     SILENT = "is silent"
     LOST = "was lost"
@@ -63,6 +65,7 @@ class Watched:
     silent: bool = False
     lost: str | None = None  # the cause, until another incarnation or epoch shows up
     load: Load | None = None
+    drained: bool = False  # we told it to drain, and it has not shown it yet
 
     @property
     def head(self) -> Member | None:
@@ -121,6 +124,12 @@ class Membership:
         watched = self._groups.get(group)
         if watched is not None and watched.identity is not None:
             watched.heard, watched.silent, watched.load = now, False, load
+            watched.drained &= not load.draining  # from here on it speaks for itself
+
+    def on_order(self, group: str, order: Order) -> None:
+        """This router has told a group to drain, or to take requests again."""
+        if order in (Order.DRAIN, Order.RESUME):
+            self._groups[group].drained = order is Order.DRAIN
 
     def on_lost(self, group: str, cause: str) -> list[Change]:
         """Somebody who knows says so. It stays lost until the registry shows another incarnation or epoch of it."""
@@ -132,11 +141,15 @@ class Membership:
 
     def usable(self) -> list[Member]:
         """Rank 0 of every group that can take requests."""
-        return [
-            watched.head
-            for watched in self._groups.values()
-            if watched.head is not None and self.state(watched) is State.USABLE
-        ]
+        return self._heads(State.USABLE)
+
+    def serving(self) -> list[Member]:
+        """The same, and of those that only finish what they have begun."""
+        return self._heads(State.USABLE, State.DRAINING)
+
+    def _heads(self, *states: State) -> list[Member]:
+        every = self._groups.values()
+        return [watched.head for watched in every if watched.head is not None and self.state(watched) in states]
 
     def groups(self) -> list[Watched]:
         """Everything known, by name."""
@@ -155,17 +168,30 @@ class Membership:
             return State.FORMING
         if watched.silent:
             return State.SILENT
-        return State.CONNECTING if watched.heard is None else State.USABLE
+        if watched.load is None:
+            return State.CONNECTING
+        return State.DRAINING if watched.drained or watched.load.draining else State.USABLE
 
     def why_none(self) -> tuple[str, str]:
-        """Error code and sentence for a moment in which there is no usable pair."""
-        for role in RoleName:
-            groups = [watched for watched in self.groups() if watched.group.role is role]
+        """Error code and sentence for a moment in which there is no route for a request."""
+        alone = [watched for watched in self.groups() if watched.group.role is RoleName.COLOCATED]
+        pairs = [watched for watched in self.groups() if watched.group.role is not RoleName.COLOCATED]
+        if alone and not pairs:
+            return self._no_usable(RoleName.COLOCATED, alone, [])
+        for role in (RoleName.PREFILL, RoleName.DECODE):
+            groups = [watched for watched in pairs if watched.group.role is role]
             if not any(self.state(watched) is State.USABLE for watched in groups):
-                told = "; ".join(f"{watched.group.name} {self.state(watched).value}" for watched in groups)
-                return f"no_{role.value}", f"no {role.value} group is usable: {told or 'none is registered'}"
+                return self._no_usable(role, groups, alone)
         prints = ", ".join(f"{head.group.name} has {head.fingerprint}" for head in self.usable())
         return "incompatible_pair", f"no prefill and decode group have equal fingerprints: {prints}"
+
+    def _no_usable(self, role: RoleName, groups: list[Watched], alone: list[Watched]) -> tuple[str, str]:
+        """No group of this role is usable, nor one of those that need no other."""
+        states = [self.state(watched) for watched in (*groups, *alone)]
+        code = "draining" if groups and all(state is State.DRAINING for state in states) else f"no_{role.value}"
+        told = [f"{watched.group.name} {self.state(watched).value}" for watched in groups] or ["none is registered"]
+        told += [f"{watched.group.name} {self.state(watched).value}" for watched in alone]
+        return code, f"no {role.value} group is usable: {'; '.join(told)}"
 
     def _follow(self, watched: Watched) -> list[Change]:
         """Connect to a rank 0 that is new, or new again."""
@@ -177,5 +203,6 @@ class Membership:
             return []
         name, was_trusted = watched.group.name, watched.trusted
         watched.identity, watched.heard, watched.load, watched.silent, watched.lost = identity, None, None, False, None
+        watched.drained = False
         changes: list[Change] = [Lost(name, f"it started over as epoch {head.epoch}")] if was_trusted else []
         return [*changes, Connect(name, head.intake)]

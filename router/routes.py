@@ -4,17 +4,21 @@ import importlib.metadata
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 
-from router.answer import Answer
+from router.answer import Answer, read_body
 from router.asked import model_not_found
 from router.chat import Chat
 from router.completions import Completions
 from router.edge import answer, install
 from router.errors import shutting_down
 from router.format import Dialect
+from router.orders import KnobsBody, control_of, knobs_of
 from router.schema import Body, ChatBody, CompletionBody, components
 from router.service import Service
+
+KNOBS_BYTES = 64 * 1024
 
 
 def build_app(service: Service, lifespan: Callable[[FastAPI], Any] | None = None) -> FastAPI:
@@ -41,7 +45,7 @@ def build_app(service: Service, lifespan: Callable[[FastAPI], Any] | None = None
         return {"version": version()}
 
     _health(app, service)
-    _document(app)
+    _document(app, ChatBody, CompletionBody)
     return install(app)
 
 
@@ -53,11 +57,31 @@ def build_admin_app(service: Service) -> FastAPI:
     async def workers() -> dict[str, Any]:
         return {"workers": service.workers()}
 
+    content = {"application/json": {"schema": {"$ref": "#/components/schemas/KnobsBody"}}}
+
+    @app.post("/workers/{group}/knobs", status_code=202, openapi_extra={"requestBody": {"content": content}})
+    async def knobs(group: str, request: Request) -> dict[str, Any]:
+        limits = service.limits(group)
+        payload = await read_body(request.scope, request.receive, KNOBS_BYTES, service.rules.body_timeout_s)
+        told = knobs_of(payload or b"", limits)
+        service.tell(group, told)
+        return {
+            "group": group,
+            "max_prefill_tokens": told.max_prefill_tokens,
+            "chunked_prefill_size": told.chunked_prefill_size,
+        }
+
+    @app.post("/workers/{group}/{order}", status_code=202)
+    async def order(group: str, order: str) -> dict[str, str]:
+        service.tell(group, control_of(order))
+        return {"group": group, "order": order}
+
     @app.get("/requests")
     async def requests() -> dict[str, int]:
         return {"open": len(service.requests), "admitted": service.admitted, "coming": service.coming}
 
     _health(app, service)
+    _document(app, KnobsBody)
     return install(app)
 
 
@@ -83,13 +107,13 @@ def _health(app: FastAPI, service: Service) -> None:
         return {"status": "ready"} if service.ready() else answer(service.not_ready())
 
 
-def _document(app: FastAPI) -> None:
+def _document(app: FastAPI, *bodies: type[msgspec.Struct]) -> None:
     """The bodies are msgspec types, which FastAPI cannot describe itself."""
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = describe()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(components(ChatBody, CompletionBody))
+        document.setdefault("components", {}).setdefault("schemas", {}).update(components(*bodies))
         return document
 
     app.openapi = openapi  # type: ignore[method-assign]

@@ -7,6 +7,7 @@ import msgspec
 from msgspec import Meta
 
 from router.errors import ApiError
+from tandem.core.requests import Priority, Salt
 
 NESTING_MAX = 64
 MESSAGES_MAX = 1024
@@ -34,6 +35,8 @@ class Body(msgspec.Struct, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     user: str | None = None
+    priority: Priority | None = None  # higher goes first
+    cache_salt: Salt | None = None  # prompts of different salts share nothing
 
 
 class TextPart(msgspec.Struct):
@@ -123,25 +126,19 @@ NEUTRAL_IN_MESSAGES: dict[str, tuple[Any, ...]] = {
 }
 """The same for the fields of a message."""
 
-T = TypeVar("T", bound=Body)
+T = TypeVar("T", bound=msgspec.Struct)
+B = TypeVar("B", bound=Body)
 
 _STRING_OR_BRACKET = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[{]|[\]}]', re.DOTALL)
 _FAULT = re.compile(r"(?P<what>.*?)(?: - at `\$\.?(?P<path>.*)`)?", re.DOTALL)
 _MISSING = re.compile(r"Object missing required field `(?P<field>.*)`")
+_UNKNOWN = re.compile(r"Object contains unknown field `(?P<field>.*)`")
 
 
-def decode(payload: bytes, kind: type[T]) -> T:
-    """Read a body. Raises ApiError 400 that names the field."""
-    try:
-        body = msgspec.json.decode(payload, type=kind)
-        fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
-    except msgspec.ValidationError as error:
-        raise _invalid(str(error)) from None
-    except msgspec.DecodeError as error:
-        raise ApiError(400, "invalid_json", f"the body is not JSON in UTF-8: {error}") from None
-    except RecursionError:
-        raise _too_deep() from None
-    _check_nesting(payload)
+def decode(payload: bytes, kind: type[B]) -> B:
+    """Read the body of a request. Raises ApiError 400 that names the field."""
+    body = read(payload, kind)
+    fields = msgspec.json.decode(payload, type=dict[str, msgspec.Raw])
     for name in fields:
         if name in NEUTRAL:
             _check_neutral(name, _value(fields[name]), NEUTRAL[name])
@@ -154,7 +151,21 @@ def decode(payload: bytes, kind: type[T]) -> T:
     return body
 
 
-def components(*kinds: type[Body]) -> dict[str, Any]:
+def read(payload: bytes, kind: type[T]) -> T:
+    """Read JSON into a strict type. Raises ApiError 400 that names the field."""
+    try:
+        body = msgspec.json.decode(payload, type=kind)
+    except msgspec.ValidationError as error:
+        raise _invalid(str(error)) from None
+    except msgspec.DecodeError as error:
+        raise ApiError(400, "invalid_json", f"the body is not JSON in UTF-8: {error}") from None
+    except RecursionError:
+        raise _too_deep() from None
+    _check_nesting(payload)
+    return body
+
+
+def components(*kinds: type[msgspec.Struct]) -> dict[str, Any]:
     """The bodies as OpenAPI schemas, by name."""
     return msgspec.json.schema_components(kinds, ref_template="#/components/schemas/{name}")[1]
 
@@ -204,6 +215,9 @@ def _invalid(fault: str) -> ApiError:
     what, path = (match["what"], match["path"]) if match else (fault, None)
     if missing := _MISSING.fullmatch(what):
         return _missing(f"{path}.{missing['field']}" if path else missing["field"])
+    if unknown := _UNKNOWN.fullmatch(what):
+        field = unknown["field"]
+        return ApiError(400, "unknown_parameter", f"{field[:64]} is not known here", field)
     code = "invalid_type" if ", got `" in what else "invalid_value"
     return ApiError(400, code, f"{path or 'the body'}: {what[:1].lower()}{what[1:]}", path or None)
 

@@ -11,19 +11,23 @@ from typing import assert_never
 import zmq.asyncio
 
 from router.asked import Asked, work_of
-from router.errors import ApiError, deadline_passed, shutting_down, stalled
+from router.attempt import Attempt
+from router.errors import ApiError, deadline_passed, outgrown, shutting_down, stalled, unknown_group, unreachable
+from router.exchange import Exchange
 from router.format import Dialect
 from router.membership import Change, Connect, Drop, Lost, Membership, State
-from router.placement import Pair, RoundRobin, pairs
+from router.placement import RoundRobin, Route, routes
 from router.ports import Model
-from router.requests import Exchange, Requests, groups_of
+from router.requests import Requests
 from router.stream import Stream
 from router.upstream import Upstream
-from tandem.core.config import MAX_REQUESTS, REQUEST_TIMEOUT_S
+from tandem.core.config import MAX_REQUESTS, REQUEST_TIMEOUT_S, Limits
 from tandem.core.errors import ConfigError
 from tandem.core.ids import RequestId, Room
+from tandem.core.inputs import Control, Knobs
 from tandem.core.members import Member
 from tandem.core.messages import SILENT_S, WATCH_S, Load, ToRouter
+from tandem.core.requests import Work
 
 INLINE_BYTES = 8 * 1024
 """A longer body is parsed and tokenised on a thread, so that it does not hold up everybody's tokens."""
@@ -77,7 +81,9 @@ class Service:
         self._loop = asyncio.get_running_loop()
         self.upstream = Upstream(self._connect, self._on_message, self._crashed)
         rules = self.rules
-        self.requests = Requests(self.upstream.send, self._loop, rules.request_timeout_s, rules.timer_scale)
+        self.requests = Requests(
+            self.upstream.send, self._again, self._loop, rules.request_timeout_s, rules.timer_scale
+        )
         self._ticking = asyncio.create_task(self._tick())
 
     async def stop(self) -> None:
@@ -132,23 +138,36 @@ class Service:
         """Requests waiting or being answered."""
         return self._admitted
 
-    async def begin(
-        self, dialect: Dialect, payload: bytes, rid: RequestId, deadline: float
-    ) -> tuple[Asked, Pair, Exchange]:
-        """Understand a body and send its work to a pair. Raises ApiError."""
+    async def begin(self, dialect: Dialect, payload: bytes, rid: RequestId, deadline: float) -> tuple[Asked, Exchange]:
+        """Understand a body and send its work to a route. Raises ApiError."""
         if len(payload) <= INLINE_BYTES:
             ask = dialect.read(payload, self.model)
         else:
             ask = await self._read_aside(dialect, payload, deadline)
         if self.draining:
             raise shutting_down()
-        pair = self._placement.choose(self.membership.usable())
-        if pair is None:
+        route = self._placement.choose(self._routes())
+        if route is None:
             raise self.not_ready()
-        work = work_of(ask, Room(rid, 1), pair.prefill.limits, pair.decode.limits)
-        detokenizer = self.model.tokenizer.detokenizer()
-        stream = Stream(work, groups_of(work, pair), self.model.vocab, detokenizer, ask.stops)
-        return ask, pair, self.requests.open(work, pair, stream, deadline=deadline, streaming=ask.streaming)
+        attempt = Attempt(work_of(ask, Room(rid, 1), route), route)
+        stream = Stream(attempt, self.model.vocab, self.model.tokenizer.detokenizer(), ask.stops)
+        return ask, self.requests.open(stream, deadline=deadline, streaming=ask.streaming)
+
+    def _routes(self) -> list[Route]:
+        return routes(self.membership.usable())
+
+    def _again(self, before: Route, work: Work) -> Route:
+        """Where a request goes on: on the groups that know it, if they can. Raises ApiError."""
+        serving = [route for route in routes(self.membership.serving()) if route.names == before.names]
+        known = serving + self._routes()  # a group that is being drained still finishes what it has begun
+        able = [route for route in known if route.obstacle(work) is None]
+        if known and not able:
+            raise outgrown(len(work.prompt))
+        same = next((route for route in able if route.names == before.names), None)
+        route = same or self._placement.choose(able)
+        if route is None:
+            raise self.not_ready()
+        return route
 
     async def _read_aside(self, dialect: Dialect, payload: bytes, deadline: float) -> Asked:
         """On a thread; waiting for one counts against the deadline."""
@@ -164,8 +183,26 @@ class Service:
         return ApiError(503, code, text, retry_after_s=1)
 
     def ready(self) -> bool:
-        """At least one compatible pair is usable."""
-        return not self.draining and bool(pairs(self.membership.usable()))
+        """At least one route can be taken."""
+        return not self.draining and bool(self._routes())
+
+    def tell(self, group: str, order: Control | Knobs) -> None:
+        """Pass an operator's order on. Raises ApiError 404 or 503."""
+        self.limits(group)
+        if not self.upstream.send(group, order):
+            raise unreachable(group)
+        log.info("group %s is told: %s", group, order)
+        if isinstance(order, Control):
+            self.membership.on_order(group, order.order)
+
+    def limits(self, group: str) -> Limits:
+        """What a group was started with. Raises ApiError 404 or 503."""
+        watched = next((watched for watched in self.membership.groups() if watched.group.name == group), None)
+        if watched is None:
+            raise unknown_group(group)
+        if watched.head is None:
+            raise unreachable(group)
+        return watched.head.limits
 
     def on_members(self, members: list[Member]) -> None:
         """A new look at the registry."""

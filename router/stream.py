@@ -1,13 +1,18 @@
-"""One request's tokens, from two groups, put into one order and turned into text and one end."""
+"""One request's tokens, whoever computes them, put into one order and turned into text and one end."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import msgspec
+
+from router.attempt import Attempt
 from router.errors import ApiError, ended_with, violation
+from router.placement import Route
 from router.ports import Detokenizer
 from router.stops import Stops
 from tandem.core.config import RoleName
+from tandem.core.ids import Room
 from tandem.core.messages import Done, Token
 from tandem.core.requests import Reason, Work, ending
 
@@ -33,20 +38,38 @@ class Stream:
     The end follows from the tokens alone, by the groups' own rule: their Done is news only when they failed.
     """
 
-    def __init__(
-        self, work: Work, names: dict[RoleName, str], vocab: int, detokenizer: Detokenizer, stops: Sequence[str]
-    ) -> None:
-        self._work = work
+    def __init__(self, attempt: Attempt, vocab: int, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+        self.attempt = attempt
+        self._whole = attempt.work
         self._vocab = vocab
-        self._names = names
         self._detokenizer = detokenizer
         self._stops = Stops(stops)
+        self._tokens: list[int] = []
         self._blames_peer: RoleName | None = None
         self.handed_over = False
         """Decode has generated a token of its own, so it has all of the prompt's KV: prefill is needed no more."""
-        self.count = 0
-        """Tokens delivered, an end-of-sequence token included: the client's `completion_tokens`."""
         self.end: Finished | Failed | None = None
+
+    @property
+    def count(self) -> int:
+        """Tokens delivered, an end-of-sequence token included: the client's `completion_tokens`."""
+        return len(self._tokens)
+
+    def remaining(self) -> Work:
+        """What is left to compute, for the next attempt. A token depends on its position alone, so the text goes on."""
+        room = self.attempt.room
+        return msgspec.structs.replace(
+            self._whole,
+            room=Room(room.rid, room.attempt + 1),
+            prompt=(*self._whole.prompt, *self._tokens),
+            max_tokens=self._whole.max_tokens - self.count,
+        )
+
+    def go_on(self, route: Route) -> None:
+        """The groups had to give the request up: what they still say is not heard, the next attempt is."""
+        self.attempt = Attempt(self.remaining(), route, self.count)
+        self._blames_peer = None
+        self.handed_over = False
 
     @property
     def awaits_reason(self) -> bool:
@@ -55,18 +78,23 @@ class Stream:
 
     def on_token(self, role: RoleName, token: Token) -> str:
         """The text to deliver. Drops another attempt's tokens and those that came before, from either group."""
-        if self.end or token.room != self._work.room or token.index < self.count:
+        position = self.attempt.first + token.index
+        if self.end or token.room != self.attempt.room or position < self.count:
             return ""
-        if token.index > self.count:
-            self._violated(role, f"sent token {token.index} after {self.count} tokens")
+        if position > self.count:
+            self._violated(role, f"sent token {token.index} after {self.count - self.attempt.first} tokens")
             return ""
         if not 0 <= token.token < self._vocab:
             self._violated(role, f"sent token id {token.token}, of a vocabulary of {self._vocab}")
             return ""
         self.handed_over |= role is RoleName.DECODE and token.index > 0
-        self.count += 1
-        reason = ending(self._work, self.count, token.token)
-        text = "" if reason is Reason.STOP else self._detokenizer.push(token.token)
+        self._tokens.append(token.token)
+        return self._text(token.token)
+
+    def _text(self, token: int) -> str:
+        """The token's text, as far as it can be told yet; sets the end if it was the last one."""
+        reason = ending(self._whole, self.count, token)
+        text = "" if reason is Reason.STOP else self._detokenizer.push(token)
         if reason is not None:
             text += self._detokenizer.finish()
         text = self._stops.push(text)
@@ -79,22 +107,23 @@ class Stream:
 
     def on_done(self, role: RoleName, done: Done) -> None:
         """A group's last word. A good end was seen in the tokens before; a PEER_ENDED waits for the real reason."""
-        if self.end or done.room != self._work.room:
+        if self.end or done.room != self.attempt.room:
             return
-        waits = done.reason is Reason.PEER_ENDED and len(self._names) == 2 and self._blames_peer in (None, role)
+        groups = self.attempt.groups
+        waits = done.reason is Reason.PEER_ENDED and len(groups) == 2 and self._blames_peer in (None, role)
         if waits:
             self._blames_peer = role
         else:
-            self.end = Failed(ended_with(done.reason, role, self._names[role]))
+            self.end = Failed(ended_with(done.reason, role, groups[role]))
 
     def no_reason_came(self) -> None:
         """The wait for the other group's reason is over."""
         if self._blames_peer is not None and self.end is None:
-            self.end = Failed(ended_with(Reason.PEER_ENDED, self._blames_peer, self._names[self._blames_peer]))
+            self.end = Failed(ended_with(Reason.PEER_ENDED, self._blames_peer, self.attempt.groups[self._blames_peer]))
 
     def fail(self, error: ApiError) -> None:
         """End it from outside: a lost group, the deadline, the client."""
         self.end = self.end or Failed(error)
 
     def _violated(self, role: RoleName, what: str) -> None:
-        self.end = Failed(violation(role, self._names[role], what))
+        self.end = Failed(violation(role, self.attempt.groups[role], what))

@@ -1,17 +1,15 @@
 """The `tandem` command. It only reads flags: what a command needs is imported when that command runs."""
 
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 from typer import Argument, Option
 
-from tandem.core.commands import REGISTRY_URL
+from tandem import flags
 from tandem.core.config import (
     MAX_REQUESTS,
     MAX_ROOMS,
@@ -27,11 +25,18 @@ from tandem.core.config import (
 )
 from tandem.core.errors import ConfigError
 from tandem.core.ids import RankId
+from tandem.core.inputs import Order
 from tandem.core.requests import Sampling
+from tandem.usage import explain
 
 EXIT_USAGE = 2
 LIMITS = Limits()
-MAX_GROUPS = 64
+PAIR_FLAGS = (
+    *("prefill_groups", "prefill_pp", "prefill_pp_partition"),
+    *("decode_groups", "decode_pp", "decode_pp_partition"),
+    *("host_pages", "transfer_consensus"),
+)
+COLOCATED_FLAGS = ("groups", "pp", "pp_partition")
 
 app = typer.Typer(
     name="tandem",
@@ -40,69 +45,56 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Model = Annotated[str, Option(help="GGUF file or Hugging Face directory. (Default: the bundled SmolLM2-135M.)")]
-ServedName = Annotated[str, Option(help="What clients call the model. (Default: the name of its file or folder.)")]
-Dtype = Annotated[Literal["auto", "float32", "bfloat16"], Option(help="What the model runs in.")]
-Threads = Annotated[int | None, Option(min=1, help="Of each rank. (Default: the cores, shared out.)")]
-PageSize = Annotated[int, Option(min=1, help="Tokens per page of the KV cache.")]
-ChunkedPrefillSize = Annotated[int, Option(min=1, help="Tokens of one prompt per tick.")]
-MaxPrefillTokens = Annotated[int, Option(min=1, help="Tokens of all prompts per tick.")]
-AsyncDepth = Annotated[int, Option("--pp-async-batch-depth", min=0, help="Decode batches beyond one per stage.")]
-Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
-TimerScale = Annotated[float, Option(min=0.01, help="Multiplies the times after which somebody counts as failed.")]
-DumpDir = Annotated[str, Option(help="Where flight records go. (Default: below the user's state directory.)")]
-Cluster = Annotated[str, Option(help="Name of the cluster in the registry.")]
-RegistryUrl = Annotated[
-    str, Option(envvar=REGISTRY_URL, help="redis://, rediss:// or unix:// URL. A password belongs in the environment.")
-]
-SecretFile = Annotated[str, Option(help="File with the secret that all processes of the cluster share.")]
-Supervised = Annotated[bool, Option("--supervised", help="End when standard input closes.")]
-Groups = Annotated[int, Option(min=1, max=MAX_GROUPS, help="Groups of this role.")]
-PpSize = Annotated[int, Option(min=1, help="Stages, one process each.")]
-Partition = Annotated[str, Option(help="Layers per stage, such as 10,10,10. (Default: even.)")]
-
 
 @app.command()
 def up(
-    model: Model = "",
-    served_model_name: ServedName = "",
-    prefill_groups: Groups = 1,
-    prefill_pp: PpSize = 2,
-    decode_groups: Groups = 1,
-    decode_pp: PpSize = 2,
-    prefill_pp_partition: Partition = "",
-    decode_pp_partition: Partition = "",
-    async_depth: AsyncDepth = LIMITS.async_depth,
-    dtype: Dtype = "auto",
-    page_size: PageSize = LIMITS.page_size,
-    chunked_prefill_size: ChunkedPrefillSize = LIMITS.chunked_prefill_size,
-    max_prefill_tokens: MaxPrefillTokens = LIMITS.max_prefill_tokens,
+    context: typer.Context,
+    model: flags.Model = "",
+    served_model_name: flags.ServedName = "",
+    prefill_groups: flags.Groups = 1,
+    prefill_pp: flags.PpSize = 2,
+    decode_groups: flags.Groups = 1,
+    decode_pp: flags.PpSize = 2,
+    prefill_pp_partition: flags.Partition = "",
+    decode_pp_partition: flags.Partition = "",
+    colocated: Annotated[bool, Option("--colocated", help="Prefill and decode in the same groups.")] = False,
+    groups: Annotated[int, Option(min=1, max=flags.MAX_GROUPS, help="Colocated groups.")] = 1,
+    pp: Annotated[int, Option(min=1, help="Stages of a colocated group, one process each.")] = 2,
+    pp_partition: flags.Partition = "",
+    async_depth: flags.AsyncDepth = LIMITS.async_depth,
+    dtype: flags.Dtype = "auto",
+    page_size: flags.PageSize = LIMITS.page_size,
+    chunked_prefill_size: flags.ChunkedPrefillSize = LIMITS.chunked_prefill_size,
+    max_prefill_tokens: flags.MaxPrefillTokens = LIMITS.max_prefill_tokens,
+    dynamic_chunking: flags.DynamicChunking = LIMITS.dynamic_chunking,
+    prefix_cache: flags.PrefixCache = LIMITS.prefix_cache,
+    host_pages: flags.HostPages = LIMITS.host_pages,
+    transfer_consensus: flags.TransferConsensus = LIMITS.transfer_consensus,
     num_pages: Annotated[int | None, Option(min=1, help="Per group. (Default: 65,536 tokens, if they fit.)")] = None,
     host: Annotated[str, Option(help="Address to serve on.")] = "127.0.0.1",
-    port: Port = 8000,
-    admin_port: Port = 0,
-    registry_url: Annotated[
-        str, Option(envvar=REGISTRY_URL, help="An external registry. (Default: an embedded one.)")
-    ] = "",
-    timer_scale: TimerScale = 1.0,
-    dump_dir: DumpDir = "",
-    threads: Threads = None,
+    port: flags.Port = 8000,
+    admin_port: flags.Port = 0,
+    registry_url: flags.OwnRegistryUrl = "",
+    timer_scale: flags.TimerScale = 1.0,
+    dump_dir: flags.DumpDir = "",
+    record_dir: flags.RecordDir = "",
+    threads: flags.Threads = None,
 ) -> int:
     """Run a whole cluster on this machine until Ctrl-C."""
     from tandem.local import cluster
     from tandem.local.wanted import Ring, Wanted
 
+    check_kind(context)
+    alone = Ring(role=RoleName.COLOCATED, groups=groups, pp_size=pp, partition=pp_partition)
+    pair = (
+        Ring(role=RoleName.PREFILL, groups=prefill_groups, pp_size=prefill_pp, partition=prefill_pp_partition),
+        Ring(role=RoleName.DECODE, groups=decode_groups, pp_size=decode_pp, partition=decode_pp_partition),
+    )
     wanted = Wanted(
         model=model or bundled_model(),
         served_model_name=served_model_name,
-        prefill=Ring(groups=prefill_groups, pp_size=prefill_pp, partition=prefill_pp_partition),
-        decode=Ring(groups=decode_groups, pp_size=decode_pp, partition=decode_pp_partition),
-        limits=Limits(
-            page_size=page_size,
-            chunked_prefill_size=chunked_prefill_size,
-            max_prefill_tokens=max_prefill_tokens,
-            async_depth=async_depth,
-        ),
+        rings=(alone,) if colocated else pair,
+        limits=limits_of(context.params),
         num_pages=num_pages,
         dtype=dtype,
         host=host,
@@ -111,39 +103,55 @@ def up(
         registry_url=registry_url,
         timer_scale=timer_scale,
         dump_dir=dump_dir,
+        record_dir=record_dir,
         threads=threads,
     )
     return cluster.up(wanted)
+
+
+def check_kind(context: typer.Context) -> None:
+    """Raises ConfigError for a flag of `up` that is about the other kind of cluster and would do nothing."""
+    colocated = context.params["colocated"]
+    for name in PAIR_FLAGS if colocated else COLOCATED_FLAGS:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} has no meaning {'with' if colocated else 'without'} --colocated")
 
 
 def rank_command(
     context: typer.Context,
     group: Annotated[str, Option(help="Name of this rank's group, such as p0.")],
     rank: Annotated[int, Option(min=0, help="Position in the ring, from 0.")],
-    pp_size: PpSize,
-    registry_url: RegistryUrl,
-    cluster_secret_file: SecretFile,
+    pp_size: flags.PpSize,
+    registry_url: flags.RegistryUrl,
+    cluster_secret_file: flags.SecretFile,
     run_dir: Annotated[str, Option(help="Private directory (mode 0700) for unix sockets and shared memory.")],
     bind: Annotated[str, Option(help="Address for other ranks to connect to. (Default: unix sockets.)")] = "",
-    cluster: Cluster = "default",
-    pp_partition: Partition = "",
-    model: Model = "",
-    served_model_name: ServedName = "",
-    dtype: Dtype = "auto",
-    threads: Threads = None,
-    page_size: PageSize = LIMITS.page_size,
+    cluster: flags.Cluster = "default",
+    pp_partition: flags.Partition = "",
+    model: flags.Model = "",
+    served_model_name: flags.ServedName = "",
+    dtype: flags.Dtype = "auto",
+    threads: flags.Threads = None,
+    page_size: flags.PageSize = LIMITS.page_size,
     num_pages: Annotated[int, Option(min=1, help="Pages of each layer.")] = LIMITS.num_pages,
-    chunked_prefill_size: ChunkedPrefillSize = LIMITS.chunked_prefill_size,
-    max_prefill_tokens: MaxPrefillTokens = LIMITS.max_prefill_tokens,
-    async_depth: AsyncDepth = LIMITS.async_depth,
+    chunked_prefill_size: flags.ChunkedPrefillSize = LIMITS.chunked_prefill_size,
+    max_prefill_tokens: flags.MaxPrefillTokens = LIMITS.max_prefill_tokens,
+    async_depth: flags.AsyncDepth = LIMITS.async_depth,
     max_rooms: Annotated[int, Option(min=1, help="Requests that a group holds at once.")] = MAX_ROOMS,
+    host_pages: flags.HostPages = LIMITS.host_pages,
+    prefix_cache: flags.PrefixCache = LIMITS.prefix_cache,
+    dynamic_chunking: flags.DynamicChunking = LIMITS.dynamic_chunking,
+    transfer_consensus: flags.TransferConsensus = LIMITS.transfer_consensus,
     http_host: Annotated[str, Option(help="Address of /livez, /readyz and /state.")] = "127.0.0.1",
-    http_port: Port = 0,
+    http_port: flags.Port = 0,
     transport_protocol: Annotated[Literal["tcp", "rdma"], Option(help="How Mooncake moves the KV cache.")] = "tcp",
     transport_device: Annotated[str, Option(help="RDMA device, such as mlx5_0. (Default: found by itself.)")] = "",
-    dump_dir: DumpDir = "",
-    timer_scale: TimerScale = 1.0,
-    supervised: Supervised = False,
+    dump_dir: flags.DumpDir = "",
+    record_dir: flags.RecordDir = "",
+    timer_scale: flags.TimerScale = 1.0,
+    supervised: flags.Supervised = False,
 ) -> int:
     """Run one rank of a group: one stage of its pipeline."""
     return serve_rank(rank_options(RoleName(context.command.name), context.params))
@@ -153,40 +161,38 @@ for role in RoleName:
     app.command(role.value, help=f"Run one rank of a {role.value} group: one stage of its pipeline.")(rank_command)
 
 
-def rank_options(role: RoleName, flags: Mapping[str, Any]) -> RankOptions:
+def rank_options(role: RoleName, given: Mapping[str, Any]) -> RankOptions:
     """What the flags of `rank_command` mean; their names are its parameters'. Raises ConfigError."""
-    model, rank, pp_size = flags["model"] or bundled_model(), flags["rank"], flags["pp_size"]
+    model, rank, pp_size = given["model"] or bundled_model(), given["rank"], given["pp_size"]
     if rank >= pp_size:
         raise ConfigError(f"--rank is {rank}: give 0 to {pp_size - 1}, as --pp-size is {pp_size}")
-    limits = Limits(
-        page_size=flags["page_size"],
-        num_pages=flags["num_pages"],
-        chunked_prefill_size=flags["chunked_prefill_size"],
-        max_prefill_tokens=flags["max_prefill_tokens"],
-        async_depth=flags["async_depth"],
-        max_rooms=flags["max_rooms"],
-    )
     return RankOptions(
-        cluster=flags["cluster"],
-        group=Group(role, flags["group"], partition_of(model, pp_size, flags["pp_partition"])),
+        cluster=given["cluster"],
+        group=Group(role, given["group"], partition_of(model, pp_size, given["pp_partition"])),
         rank=RankId(rank),
         model=model,
-        served_model_name=flags["served_model_name"] or served_name(model),
-        limits=check_limits(limits),
-        registry_url=flags["registry_url"],
-        run_dir=os.path.abspath(flags["run_dir"]),
-        bind=flags["bind"],
-        dtype=flags["dtype"],
-        threads=flags["threads"] or 1,
-        secret_file=flags["cluster_secret_file"],
-        http_host=flags["http_host"],
-        http_port=flags["http_port"],
-        transport_protocol=flags["transport_protocol"],
-        transport_device=flags["transport_device"],
-        dump_dir=flags["dump_dir"],
-        supervised=flags["supervised"],
-        timer_scale=flags["timer_scale"],
+        served_model_name=given["served_model_name"] or served_name(model),
+        limits=check_limits(limits_of(given)),
+        registry_url=given["registry_url"],
+        run_dir=os.path.abspath(given["run_dir"]),
+        bind=given["bind"],
+        dtype=given["dtype"],
+        threads=given["threads"] or 1,
+        secret_file=given["cluster_secret_file"],
+        http_host=given["http_host"],
+        http_port=given["http_port"],
+        transport_protocol=given["transport_protocol"],
+        transport_device=given["transport_device"],
+        dump_dir=given["dump_dir"],
+        record_dir=given["record_dir"],
+        supervised=given["supervised"],
+        timer_scale=given["timer_scale"],
     )
+
+
+def limits_of(given: Mapping[str, Any]) -> Limits:
+    """The limits among a command's flags, which have their names; what is not given has its default."""
+    return Limits(**{name: given[name] for name in Limits.__struct_fields__ if given.get(name) is not None})
 
 
 def partition_of(model: str, pp_size: int, text: str) -> tuple[int, ...]:
@@ -205,24 +211,26 @@ def serve_rank(options: RankOptions) -> int:
             from prefill.main import serve
         case RoleName.DECODE:
             from decode.main import serve
+        case RoleName.COLOCATED:
+            from colocated.main import serve
     return serve(options)
 
 
 @app.command()
 def router(
-    registry_url: RegistryUrl,
-    cluster_secret_file: SecretFile,
-    cluster: Cluster = "default",
-    model: Model = "",
-    served_model_name: ServedName = "",
+    registry_url: flags.RegistryUrl,
+    cluster_secret_file: flags.SecretFile,
+    cluster: flags.Cluster = "default",
+    model: flags.Model = "",
+    served_model_name: flags.ServedName = "",
     host: Annotated[str, Option(help="Address to serve on.")] = "127.0.0.1",
-    port: Port = 8000,
+    port: flags.Port = 8000,
     admin_host: Annotated[str, Option(help="Address of the admin port.")] = "127.0.0.1",
-    admin_port: Port = 0,
+    admin_port: flags.Port = 0,
     request_timeout: Annotated[float, Option(min=0.1, help="Seconds for one request.")] = REQUEST_TIMEOUT_S,
     max_concurrent_requests: Annotated[int, Option(min=1, help="One more is answered with 429.")] = MAX_REQUESTS,
-    timer_scale: TimerScale = 1.0,
-    supervised: Supervised = False,
+    timer_scale: flags.TimerScale = 1.0,
+    supervised: flags.Supervised = False,
 ) -> int:
     """Run a router: the OpenAI API in front of the groups."""
     model = model or bundled_model()
@@ -253,15 +261,27 @@ def serve_router(options: RouterOptions) -> int:
 
 
 @app.command()
+def control(
+    order: Annotated[Order, Argument(help="What to do.")],
+    group: Annotated[str, Option(help="Name of the group, such as p0.")],
+    admin_url: Annotated[str, Option(help="The router's admin port, as in the READY line.")],
+) -> int:
+    """Tell a whole group to pause, resume, flush its prefix cache, or drain."""
+    from tandem.control import control as run
+
+    return run(order, group, admin_url)
+
+
+@app.command()
 def generate(
     prompt: Annotated[str, Argument(help="What to say to the model.")],
-    model: Model = "",
+    model: flags.Model = "",
     max_tokens: Annotated[int, Option(min=1, help="Tokens to generate, at most.")] = 256,
     temperature: Annotated[float, Option(min=0.0, max=2.0, help="0 is greedy.")] = 0.0,
     top_p: Annotated[float, Option(min=0.0, max=1.0, help="Draw from the likeliest tokens of this sum.")] = 1.0,
     seed: Annotated[int, Option(help="Of the draws.")] = 0,
     raw: Annotated[bool, Option("--raw", help="Continue the prompt, without the model's chat template.")] = False,
-    dtype: Dtype = "auto",
+    dtype: flags.Dtype = "auto",
     threads: Annotated[int | None, Option(min=1, help="(Default: the cores.)")] = None,
 ) -> int:
     """Run the model in this one process, without a cluster."""
@@ -287,12 +307,29 @@ def sim(
     seed: Annotated[int | None, Option(min=0, help="Run this one only.")] = None,
     show_hash: Annotated[bool, Option("--hash", help="Print the hash of everything that happened, last.")] = False,
     tell: Annotated[bool, Option("--tell", help="Print what every rank takes and sends, in words.")] = False,
+    only: Annotated[str, Option(help="With these requests, such as r3,r7. (Default: all.)")] = "",
+    without: Annotated[str, Option(help="Without these kinds of faults, such as stalls,aborts.")] = "",
+    ranks: Annotated[str, Option(help="Sizes of the prefill and of the decode group, such as 2,1.")] = "",
+    jobs: Annotated[int, Option(min=1, help="Processes that share the seeds.")] = 1,
 ) -> int:
-    """Run the real scheduler in virtual time, with random delays and aborts."""
-    from tandem.simulate import run
+    """Run the real scheduler in virtual time, with random requests and faults. A failing seed is made smaller."""
+    from tandem.simulate import parse_variant, run
 
     wanted = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
-    return run(wanted, show_hash=show_hash, tell=tell)
+    return run(wanted, parse_variant(only, without, ranks), show_hash=show_hash, tell=tell, jobs=jobs)
+
+
+@app.command()
+def replay(
+    file: Annotated[Path, Argument(help="A flight record: a rank's dump, or its file in --record-dir.")],
+    other: Annotated[Path | None, Argument(help="That of another rank: show where the two part.")] = None,
+    to: Annotated[int | None, Option(min=0, help="The last tick to re-execute. (Default: the record's last.)")] = None,
+) -> int:
+    """Re-execute what a rank has recorded, and compare the digest of every tick."""
+    from tandem.replay import compare
+    from tandem.replay import replay as run
+
+    return run(file, to) if other is None else compare(file, other, to)
 
 
 @app.command()
@@ -340,24 +377,6 @@ def run(arguments: Sequence[str]) -> int:
     except ConfigError as error:
         return refuse(str(error))
     return int(status or 0)
-
-
-def explain(error: typer.TyperException, arguments: Sequence[str]) -> str:
-    """Typer's message with the value that it is about, and where to look."""
-    text = error.format_message()
-    if found := re.fullmatch(r"Invalid value for '(?P<flag>--[\w-]+)': (?P<fault>.*)", text, re.DOTALL):
-        flag, fault = found["flag"], found["fault"]
-        text = f"{flag} is {written_after(flag, arguments)!r}: {fault[:1].lower()}{fault[1:]}"
-    context = getattr(error, "ctx", None)
-    where = context.command_path if context is not None else "tandem"
-    return f"{text.rstrip('.?')}; see `{where} --help`"
-
-
-def written_after(flag: str, arguments: Sequence[str]) -> str:
-    """The last value of a flag on the command line."""
-    values = [word.removeprefix(f"{flag}=") for word in arguments if word.startswith(f"{flag}=")]
-    values += [value for word, value in pairwise(arguments) if word == flag]
-    return values[-1] if values else ""
 
 
 def refuse(text: str) -> int:

@@ -1,4 +1,4 @@
-"""The four ports between the pure machine and the hands: Protocols only."""
+"""The ports between the pure machine and the hands: Protocols only."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -22,6 +22,18 @@ class Memory(Protocol):
 
     def block(self, layer: LayerId, page: PageId) -> memoryview:
         """The bytes of one page of one layer, writable, without a copy."""
+        ...
+
+
+class HostCopies(Protocol):
+    """Keeps copies of pages in host memory. The engine's caller calls it, between two forwards: it may block."""
+
+    def save(self, pages: Sequence[PageId], host_pages: Sequence[PageId]) -> None:
+        """Copy all layers of pages[i] of the pool to host_pages[i]; done when it returns."""
+        ...
+
+    def load(self, host_pages: Sequence[PageId], pages: Sequence[PageId]) -> None:
+        """Copy all layers of host_pages[i] back, to pages[i] of the pool; the next forward finds them there."""
         ...
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("tandem", "consensus", "prefill", "decode", "kvtransfer", "router", "bench", "k8s")
+PACKAGES = ("tandem", "consensus", "prefill", "decode", "colocated", "kvtransfer", "router", "bench", "k8s")
 
 FLOORS = {
     # 7 the command that starts any of the mains
@@ -19,6 +19,7 @@ FLOORS = {
     "tandem": 6,
     "prefill.main": 6,
     "decode.main": 6,
+    "colocated.main": 6,
     "router": 6,
     "bench": 6,
     "k8s": 6,
@@ -52,7 +53,9 @@ FLOORS = {
     "tandem.core.head": 2,
     "prefill": 2,
     "decode": 2,
+    "colocated": 2,
     "router.placement": 2,
+    "router.attempt": 2,
     "router.membership": 2,
     "router.stream": 2,
     "router.stops": 2,
@@ -61,11 +64,20 @@ FLOORS = {
     # 1 rules: pure
     "consensus": 1,
     "kvtransfer": 1,
+    "decode.batching": 1,
+    "decode.budget": 1,
+    "decode.deadlines": 1,
+    "decode.victims": 1,
     "tandem.core.role": 1,
     "tandem.core.slots": 1,
     "tandem.core.pages": 1,
+    "tandem.core.prefixes": 1,
+    "tandem.core.queue": 1,
     "tandem.core.recent": 1,
+    "tandem.core.recorder": 1,
     "tandem.core.digest": 1,
+    "tandem.core.chunking": 1,
+    "tandem.core.tuning": 1,
     # 0 words: frozen nouns
     "tandem.core": 0,
 }

@@ -1,12 +1,16 @@
-"""The page pool of one rank: one range of memory that peers can be given the address of."""
+"""The memory of one rank: a page pool that peers are given the address of, and host pages for who must make room."""
 
+import math
 import mmap
+from collections.abc import Iterator, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId, PageId
 from tandem.core.messages import Region
+from tandem.ports import Memory
 
 
 class PageMemory:
@@ -20,10 +24,7 @@ class PageMemory:
         size = (last - first) * num_pages * block_bytes
         if size < 1:
             raise ConfigError(f"num-pages is {num_pages}: {last - first} layers of it make an empty page pool")
-        try:
-            self._map = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except (OSError, OverflowError, ValueError) as error:
-            raise ConfigError(f"num-pages is {num_pages}: no room for a pool of {size} bytes: {error}") from error
+        self._map = _map_memory(size, f"num-pages is {num_pages}")
         self.buffer = memoryview(self._map)
         """All bytes, writable; for np.frombuffer and torch.frombuffer."""
         base = int(np.frombuffer(self._map, np.uint8).ctypes.data)
@@ -57,6 +58,51 @@ class PlainMemory:
 
 
 Pool = PageMemory | PlainMemory
+
+
+class HostPages:
+    """Fits `ports.HostCopies` for a pool that the CPU can reach: [num_pages, layers, block_bytes] bytes.
+
+    Like the pool, it costs nothing until it is used. With zero pages, nothing can be saved. Copies are numpy's: it lets
+    other threads run meanwhile.
+    """
+
+    def __init__(self, memory: Memory, num_pages: int) -> None:
+        region = memory.region
+        self._memory = memory
+        self._layers = tuple(LayerId(layer) for layer in range(region.first_layer, region.last_layer))
+        shape = num_pages, len(self._layers), region.block_bytes
+        size = math.prod(shape)
+        there = _map_memory(size, f"host-pages is {num_pages}") if size else b""
+        self._pages = np.frombuffer(there, np.uint8).reshape(shape)
+
+    def save(self, pages: Sequence[PageId], host_pages: Sequence[PageId]) -> None:
+        """Copy all layers of pages[i] of the pool to host_pages[i]."""
+        for here, there in self._blocks(pages, host_pages):
+            np.copyto(there, here)
+
+    def load(self, host_pages: Sequence[PageId], pages: Sequence[PageId]) -> None:
+        """Copy all layers of host_pages[i] back, to pages[i] of the pool."""
+        for here, there in self._blocks(pages, host_pages):
+            np.copyto(here, there)
+
+    def _blocks(
+        self, pages: Sequence[PageId], host_pages: Sequence[PageId]
+    ) -> Iterator[tuple[NDArray[np.uint8], NDArray[np.uint8]]]:
+        """Every block in the pool with its place in host memory. Raises IndexError for a page that is not there."""
+        for page, host_page in zip(pages, host_pages, strict=True):
+            if not 0 <= host_page < len(self._pages):
+                raise IndexError(f"no host page {host_page}: there are {len(self._pages)}")
+            for layer, there in zip(self._layers, self._pages[host_page], strict=True):
+                yield np.frombuffer(self._memory.block(layer, page), np.uint8), there
+
+
+def _map_memory(size: int, told: str) -> mmap.mmap:
+    """Zeroed memory that the operating system gives when it is first touched. Raises ConfigError that begins `told`."""
+    try:
+        return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (OSError, OverflowError, ValueError) as error:
+        raise ConfigError(f"{told}: no room for a pool of {size} bytes: {error}") from error
 
 
 def block_slice(region: Region, layer: LayerId, page: PageId) -> slice:

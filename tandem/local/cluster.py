@@ -42,6 +42,7 @@ def up(wanted: Wanted) -> int:
             secret_file=str(secret_file),
             threads=wanted.threads or default_threads(len(topology.ranks())),
             dump_dir=wanted.dump_dir,
+            record_dir=wanted.record_dir,
             timer_scale=wanted.timer_scale,
             supervised=True,
         )

@@ -155,7 +155,8 @@ class Supervisor:
             self._status = 1
         router = next((other for other in self._children if other.command.name == ROUTER), None)
         if phase is Phase.SERVING and router is not None:
-            router.tell(f"lost {command.group} {command.member} {how}")
+            for other in self._children:  # the router tells its clients; ranks that are stopped next leave a dump
+                other.tell(f"lost {command.group} {command.member} {how}")
             self._phase, self._deadline_s = Phase.TELLING, time.monotonic() + TOLD_S
         elif phase in (Phase.STARTING, Phase.SERVING) or (phase is Phase.TELLING and router is None):
             self._end()

@@ -17,13 +17,15 @@ POOL_TOKENS = 65_536
 """What a group's pages hold by default, if the machine has the memory."""
 MEMORY_SHARE = 0.5
 """Of the memory now available, for the pages of all groups."""
-PREFIX = {RoleName.PREFILL: "p", RoleName.DECODE: "d"}
+PREFIX = {RoleName.PREFILL: "p", RoleName.DECODE: "d", RoleName.COLOCATED: "c"}
+FLAG = {RoleName.PREFILL: "--prefill-pp", RoleName.DECODE: "--decode-pp", RoleName.COLOCATED: "--pp"}
 QUANTISATION = re.compile(r"[.-](?:I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
 
 
 class Ring(msgspec.Struct, frozen=True, kw_only=True):
     """The groups of one role. An empty partition means an even one."""
 
+    role: RoleName
     groups: int
     pp_size: int
     partition: str = ""
@@ -33,8 +35,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """The flags of `tandem up`. None: a default that depends on the model and the machine."""
 
     model: str
-    prefill: Ring
-    decode: Ring
+    rings: tuple[Ring, ...]
     limits: Limits
     num_pages: int | None = None
     served_model_name: str = ""
@@ -45,13 +46,14 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     registry_url: str = ""
     timer_scale: float = 1.0
     dump_dir: str = ""
+    record_dir: str = ""
     threads: int | None = None
 
 
 def topology_of(wanted: Wanted) -> Topology:
     """What to start. Raises ConfigError that names the flag."""
     shape = read_shape(wanted.model)
-    groups = ring_groups(RoleName.PREFILL, wanted.prefill, shape) + ring_groups(RoleName.DECODE, wanted.decode, shape)
+    groups = tuple(group for ring in wanted.rings for group in ring_groups(ring, shape))
     dtype, page_size = resolve_dtype(wanted.dtype), check_limits(wanted.limits).page_size
     num_pages = wanted.num_pages if wanted.num_pages is not None else local_pages(shape, dtype, page_size, len(groups))
     return Topology(
@@ -67,16 +69,16 @@ def topology_of(wanted: Wanted) -> Topology:
     )
 
 
-def ring_groups(role: RoleName, ring: Ring, shape: ModelShape) -> tuple[Group, ...]:
+def ring_groups(ring: Ring, shape: ModelShape) -> tuple[Group, ...]:
     """The groups of one role. Raises ConfigError that names the flag."""
-    flag = f"--{role.value}-pp"
+    flag = FLAG[ring.role]
     if not 1 <= ring.pp_size <= shape.layers:
         raise ConfigError(f"{flag} is {ring.pp_size}: give 1 to {shape.layers}, as the model has {shape.layers} layers")
     if ring.partition:
         partition = parse_partition(ring.partition, shape.layers, ring.pp_size, f"{flag}-partition")
     else:
         partition = split_layers(shape.layers, ring.pp_size)
-    return tuple(Group(role, f"{PREFIX[role]}{index}", partition) for index in range(ring.groups))
+    return tuple(Group(ring.role, f"{PREFIX[ring.role]}{index}", partition) for index in range(ring.groups))
 
 
 def local_pages(shape: ModelShape, dtype: str, page_size: int, groups: int) -> int:

@@ -5,15 +5,17 @@ import threading
 from collections.abc import Callable
 from functools import partial
 
-from tandem.core.events import LayerRan, Ran, Started
+from tandem.core.effects import BackUp, Restore
+from tandem.core.events import BackedUp, LayerRan, Ran, Started
 from tandem.core.ids import LayerId, Tick
 from tandem.core.plan import Plan
-from tandem.ports import Engine
+from tandem.ports import Engine, HostCopies
 
 
 class ComputeThread:
-    """Runs plans in order. `tell` is called on this thread with each event, `fail` with the engine's exception.
+    """Runs plans, and copies to and from host memory, in the order in which they were asked for.
 
+    `tell` is called on this thread with each event, `fail` with the exception of the engine or of a copy.
     `layers` asks for a producer event per layer: only a rank that sends KV needs to be woken that often.
 
     The hidden states of a finished tick wait in `take_output` until the tick loop sends them.
@@ -22,37 +24,47 @@ class ComputeThread:
     def __init__(
         self,
         engine: Engine,
-        tell: Callable[[Started | LayerRan | Ran], None],
+        host: HostCopies,
+        tell: Callable[[Started | LayerRan | Ran | BackedUp], None],
         fail: Callable[[BaseException], None],
         *,
         layers: bool,
     ) -> None:
         self._engine = engine
+        self._host = host
         self._tell = tell
         self._fail = fail
         self._layers = layers
-        self._plans: queue.SimpleQueue[tuple[Plan, memoryview | None] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outputs: dict[Tick, bytes] = {}
         self._thread = threading.Thread(target=self._work, name="compute", daemon=True)
         self._thread.start()
 
     def submit(self, plan: Plan, hidden: memoryview | None) -> None:
         """Queue a plan with the hidden states of the stage before; they must stay valid until its Ran."""
-        self._plans.put((plan, hidden))
+        self._jobs.put(partial(self._run, plan, hidden))
+
+    def back_up(self, effect: BackUp) -> None:
+        """Queue a copy to host memory; BackedUp says that it is done."""
+        self._jobs.put(partial(self._back_up, effect))
+
+    def restore(self, effect: Restore) -> None:
+        """Queue a copy from host memory: plans that are submitted later find it done."""
+        self._jobs.put(partial(self._host.load, effect.host_pages, effect.pages))
 
     def take_output(self, tick: Tick) -> bytes:
         """This stage's hidden states of a tick that has Ran."""
         return self._outputs.pop(tick)
 
     def close(self, timeout_s: float) -> None:
-        """Stop after the plan that runs now."""
-        self._plans.put(None)
+        """Stop after what has been asked for."""
+        self._jobs.put(None)
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
         try:
-            while (item := self._plans.get()) is not None:
-                self._run(*item)
+            while (job := self._jobs.get()) is not None:
+                job()
         except BaseException as error:  # noqa: BLE001  whatever it was, the tick loop must hear of it
             self._fail(error)
 
@@ -65,6 +77,10 @@ class ComputeThread:
         else:
             sampled = [row.room for row in plan.rows if row.samples]
             self._tell(Ran(plan.tick, tuple(zip(sampled, result, strict=True))))
+
+    def _back_up(self, effect: BackUp) -> None:
+        self._host.save(effect.pages, effect.host_pages)
+        self._tell(BackedUp(effect.room))
 
     def _layer_ran(self, tick: Tick, layer: LayerId) -> None:
         if self._layers:

@@ -10,8 +10,20 @@ import zmq
 from consensus.store_link import PPConsensusStore
 from kvtransfer.peer_link import PeerLink
 from kvtransfer.posting import Posting
-from tandem.core.effects import Effect, Forget, Launch, Observe, Post, SendHidden, SendNext, TellPeer, TellRouter
-from tandem.core.events import Combined, Event, LayerRan, Moved, Ran, Started, Woke
+from tandem.core.effects import (
+    BackUp,
+    Effect,
+    Forget,
+    Launch,
+    Observe,
+    Post,
+    Restore,
+    SendHidden,
+    SendNext,
+    TellPeer,
+    TellRouter,
+)
+from tandem.core.events import BackedUp, Combined, Event, LayerRan, Moved, Ran, Started, Woke
 from tandem.core.messages import OnRing
 from tandem.core.rank import Rank
 from tandem.ports import HiddenOut
@@ -19,6 +31,7 @@ from tandem.runtime.compute import ComputeThread
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.links import Inbox, encode, post
 from tandem.runtime.payloads import Payloads
+from tandem.runtime.record_file import RecordFile
 from tandem.runtime.router_link import RouterLink
 
 HOUSEKEEPING_S = 1.0
@@ -45,7 +58,7 @@ class Lost:
     cause: str
 
 
-Thrown = Started | LayerRan | Ran | Moved | Combined | Lost | Request
+Thrown = Started | LayerRan | Ran | BackedUp | Moved | Combined | Lost | Request
 
 
 @dataclass(slots=True)
@@ -61,6 +74,7 @@ class Links:
     store: PPConsensusStore
     posting: Posting
     inbox: ThreadInbox[Thrown]
+    record: RecordFile | None = None  # without --record-dir
 
 
 class Drive:
@@ -98,6 +112,8 @@ class Drive:
                 self.on(event)
             if (wake_ms := self.rank.wake_ms()) is not None and wake_ms <= self.now_ms():
                 self.on(Woke())
+            if self.links.record is not None:
+                self.links.record.take()
 
     def now_ms(self) -> int:
         """Milliseconds since this epoch began, by this process's clock."""
@@ -107,7 +123,7 @@ class Drive:
         """Feed the rank and carry out what comes of it."""
         if isinstance(event, Ran) and self.links.payloads is not None:
             self.links.payloads.done(event.tick)
-        for effect in self.rank.on(event, self.now_ms()):
+        for effect in self.rank.flow(event, self.now_ms()):
             self._do(effect)
 
     def _patience_ms(self) -> int:
@@ -138,7 +154,7 @@ class Drive:
             match item:
                 case Lost(cause=cause):
                     raise GroupLost(cause)
-                case Started() | LayerRan() | Ran() | Moved() | Combined():
+                case Started() | LayerRan() | Ran() | BackedUp() | Moved() | Combined():
                     yield item
                 case _:
                     item.answer(self)
@@ -156,6 +172,10 @@ class Drive:
                 links.hidden_out.send(encode(header), memoryview(self._compute.take_output(header.tick)))
             case Launch(plan=plan):
                 self._compute.submit(plan, links.payloads.take(plan.tick) if links.payloads is not None else None)
+            case BackUp():
+                self._compute.back_up(effect)
+            case Restore():
+                self._compute.restore(effect)
             case Observe(room=room, fact=fact):
                 links.store[room] = fact
             case Forget(room=room):

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import msgspec
 
+from tandem.core.ids import Tick
 from tandem.core.rank import Rank
+from tandem.runtime.records import Ending, Heading, begin, create, framed
 
 KEPT = 64
 """Dumps in one directory; older ones go."""
@@ -18,25 +20,31 @@ def dump_directory() -> Path:
     return Path(state) / "tandem" / "dumps"
 
 
-def dump(rank: Rank, cause: str, directory: Path) -> Path:
-    """Write the flight record and the queues to a file of mode 0600; returns its path."""
-    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    place, scheduler = rank.place, rank.scheduler
-    content = {
-        "cause": cause,
-        "group": place.group,
-        "rank": place.rank,
-        "size": place.size,
-        "epoch": place.epoch,
-        "tick": scheduler.tick,
-        "awaiting": rank.awaiting(),
-        "queues": scheduler.role.lengths(),
-        "pages": scheduler.role.pool.counts(),
-        "frames": [{"frame": frame, "digest": f"{digest:016x}"} for frame, digest in rank.flight_record],
-    }
-    path = directory / f"{place.group}-{place.rank}-{time.time_ns()}.json"
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(msgspec.json.encode(content))
-    for old in sorted(directory.glob("*.json"), key=lambda one: one.stat().st_mtime_ns)[:-KEPT]:
+def dump(rank: Rank, heading: Heading, cause: str, directory: Path) -> Path:
+    """Write the flight record and what the rank was doing; returns the file's path. Raises OSError."""
+    path = directory / f"{heading.group.name}-{heading.rank}-{time.time_ns()}.dump"
+    recorder = rank.recorder
+    unfinished = recorder.unfinished()
+    with create(path) as file:
+        begin(file, msgspec.structs.replace(heading, ending=ending(rank, cause)))
+        file.write(framed(recorded.entry for recorded in recorder.since(Tick(-1))))
+        if unfinished is not None:
+            file.write(framed([unfinished]))
+    for old in sorted(directory.glob("*.dump"), key=lambda one: one.stat().st_mtime_ns)[:-KEPT]:
         old.unlink(missing_ok=True)
     return path
+
+
+def ending(rank: Rank, cause: str) -> Ending:
+    """What a rank is doing now."""
+    scheduler = rank.scheduler
+    return Ending(
+        cause=cause,
+        tick=scheduler.tick,
+        awaiting=rank.awaiting(),
+        queues=tuple(scheduler.role.lengths()),
+        pages=scheduler.role.pool.counts(),
+        in_hand=tuple(rank.in_hand()),
+        facts=tuple(rank.facts.items()),
+        stale=rank.stale,
+    )

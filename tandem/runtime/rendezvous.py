@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import zmq
 
 from consensus.store_link import FollowerStore, LeaderStore, Listener, PPConsensusStore
-from tandem.core.config import RankOptions
+from tandem.core.config import RankOptions, RoleName
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LEADER, RankId
 from tandem.core.members import Member
@@ -114,8 +114,7 @@ class Rendezvous:
         if options.group.size > 1:
             hidden = None
             if following.rank != LEADER:
-                limits = self._resources.limits
-                slot_bytes = max(limits.max_prefill_tokens, limits.max_rooms) * self._resources.engine.hidden_bytes
+                slot_bytes = most_tokens(options) * self._resources.engine.hidden_bytes
                 host = self._endpoints.member.host
                 hidden = open_out(sockets, host, following, options.run_dir, slot_bytes)
                 self._undo.callback(hidden.close)
@@ -134,3 +133,15 @@ class Rendezvous:
         self._store = store
         self._undo.callback(store.stop)
         store.start()
+
+
+def most_tokens(options: RankOptions) -> int:
+    """Tokens that one tick may compute: its chunks, and one for each request that decodes."""
+    limits = options.limits
+    match options.group.role:
+        case RoleName.PREFILL:
+            return limits.max_prefill_tokens
+        case RoleName.DECODE:
+            return limits.max_rooms
+        case RoleName.COLOCATED:
+            return limits.max_prefill_tokens + limits.max_rooms

@@ -6,7 +6,8 @@ import msgspec
 
 from kvtransfer.transports.faulty import with_faults
 from kvtransfer.transports.mooncake import MooncakeTransport
-from tandem.core.config import Limits, RankOptions
+from kvtransfer.transports.nowhere import NoTransport
+from tandem.core.config import Limits, RankOptions, RoleName
 from tandem.engine.load import build_engine, resolve_dtype
 from tandem.engine.model import fingerprint, read_shape
 from tandem.ports import Engine, Transport
@@ -37,9 +38,7 @@ def load_resources(options: RankOptions) -> Resources:
         dtype=dtype,
         threads=options.threads,
     )
-    transport = with_faults(
-        MooncakeTransport(options.bind or "127.0.0.1", options.transport_protocol, options.transport_device)
-    )
+    transport = _transport(options)
     region = engine.memory.region
     transport.register(region.base, region.bytes)
     return Resources(
@@ -47,4 +46,13 @@ def load_resources(options: RankOptions) -> Resources:
         transport,
         fingerprint(shape, dtype, options.limits.page_size),
         msgspec.structs.replace(options.limits, context=shape.context),
+    )
+
+
+def _transport(options: RankOptions) -> Transport:
+    """Mooncake, which loads its library only now, unless there is nobody to write to."""
+    if options.group.role is RoleName.COLOCATED:
+        return NoTransport()
+    return with_faults(
+        MooncakeTransport(options.bind or "127.0.0.1", options.transport_protocol, options.transport_device)
     )

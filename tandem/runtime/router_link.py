@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 import zmq
 
 from tandem.core.ids import Room
-from tandem.core.inputs import Submit
-from tandem.core.messages import SILENT_S, Cancel, Done, Load, ToGroup, Token, Watch
+from tandem.core.inputs import Control, Knobs, Submit
+from tandem.core.messages import SILENT_S, Cancel, Done, Evicted, Load, ToGroup, Token, Watch
 from tandem.core.requests import Reason
 from tandem.runtime.links import RouterInbox, encode, post
 
@@ -23,7 +23,7 @@ class _Router:
 
 
 class RouterLink:
-    """Takes Submit and Cancel, gives Token and Done back to whoever submitted, and answers each Watch with the Load."""
+    """Takes requests and orders, tells whoever submitted what became of it, and answers each Watch with the Load."""
 
     def __init__(self, socket: "zmq.Socket[bytes]", load: Callable[[], Load], timer_scale: float = 1.0) -> None:
         self._load = load
@@ -43,7 +43,7 @@ class RouterLink:
         """For the poller."""
         return self._inbox.socket
 
-    def receive(self, now_s: float) -> Iterator[Submit | Cancel]:
+    def receive(self, now_s: float) -> Iterator[Submit | Cancel | Control | Knobs]:
         """What routers ask for, at most MAX_TAKEN at a time: the ring must not wait for a storm."""
         for _ in range(MAX_TAKEN):
             received = self._inbox.receive()
@@ -58,17 +58,17 @@ class RouterLink:
                         self._owner[work.room] = identity
                         router.rooms[work.room] = None
                     yield message
-                case Cancel():
+                case Cancel() | Control() | Knobs():
                     yield message
                 case Watch():
                     post(self._inbox.socket, identity, encode(self._load()))
 
-    def tell(self, message: Token | Done) -> None:
+    def tell(self, message: Token | Done | Evicted) -> None:
         """To the router that submitted the room; one that has gone is not waited for."""
         identity = self._owner.get(message.room)
         if identity is None or not post(self._inbox.socket, identity, encode(message)):
             self.undelivered += 1
-        if isinstance(message, Done):
+        if isinstance(message, Done | Evicted):  # the last word
             self.forget(message.room)
 
     def forget(self, room: Room) -> None:

@@ -11,7 +11,6 @@ from typing import NoReturn
 
 import msgspec
 
-from consensus.store_link import PPConsensusStore
 from kvtransfer.posting import Posting
 from tandem.assembly import build_rank
 from tandem.core.config import RankOptions, RoleName
@@ -21,6 +20,7 @@ from tandem.core.ids import Room
 from tandem.core.members import Member
 from tandem.core.messages import Fact, Formed
 from tandem.core.rank import Rank
+from tandem.engine.memory import HostPages
 from tandem.runtime.compute import ComputeThread
 from tandem.runtime.drive import Drive, GroupLost, Links, Lost, Thrown
 from tandem.runtime.dump import dump, dump_directory
@@ -30,8 +30,10 @@ from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.leash import leash
 from tandem.runtime.links import read_secret
 from tandem.runtime.payloads import Payloads
+from tandem.runtime.record_file import RecordFile
+from tandem.runtime.records import Heading
 from tandem.runtime.registry import Registry, RegistryLoop
-from tandem.runtime.rendezvous import NextRank, Rendezvous
+from tandem.runtime.rendezvous import Rendezvous
 from tandem.runtime.resources import Resources, load_resources
 from tandem.runtime.router_link import RouterLink
 from tandem.runtime.state import AskState, NewMembers, load_of
@@ -60,6 +62,7 @@ class Stage:
         self._members: list[Member] = []
         self._formed: Formed | None = None
         self._lost: str | None = None
+        self._heard: str | None = None  # the supervisor's word that another process has ended
         self._stopping = threading.Event()
         self._drive: Drive | None = None
         self._waiting_for = "its engine"
@@ -79,10 +82,23 @@ class Stage:
             formed, following, store = rendezvous.wait(lambda: self._members, lambda: self._formed, self._check)
             limits = msgspec.structs.replace(resources.limits, num_pages=formed.num_pages)
             rank = build_rank(options.group, options.rank, formed.epoch, limits)
-            self._undo.push(lambda kind, error, where: self._dump(rank, error))
-            links = self._links(rank, resources, endpoints, following, store)
-            self._drive = Drive(rank, links, self._compute(resources))
-            self._inbox.put(NewMembers(self._members))
+            heading = Heading(options.group, options.rank, formed.epoch, limits)
+            compute, posting, record = self._threads(rank, heading, resources, endpoints)
+            self._undo.push(lambda kind, error, where: self._dump(rank, heading, error))
+            links = Links(
+                ring_in=endpoints.ring,
+                ring_out=following.ring,
+                payloads=None if rank.place.first else Payloads(endpoints.hidden, rank.place.epoch),
+                hidden_out=following.hidden,
+                routers=self._routers(rank, endpoints),
+                peers=endpoints.peers,
+                store=store,
+                posting=posting,
+                inbox=self._inbox,
+                record=record,
+            )
+            self._drive = Drive(rank, links, compute)
+            self._introduce(self._members)
             registration.settle(msgspec.structs.replace(endpoints.member, epoch=formed.epoch, limits=limits))
             log.info("%s of %d serves, epoch %d", self._name, options.group.size, formed.epoch)
             self._check()
@@ -93,6 +109,10 @@ class Stage:
         self._stopping.set()
         if self._drive is not None:
             self._drive.stop()
+
+    def on_word(self, line: str) -> None:
+        """On the leash's thread. Who is stopped because another process has ended may be the guilty one."""
+        self._heard = line
 
     # the store link's listener, called on its thread
 
@@ -135,49 +155,53 @@ class Stage:
         """On the registry's thread."""
         self._members = members
         if self._drive is not None:
+            self._introduce(members)
+
+    def _introduce(self, members: list[Member]) -> None:
+        """A colocated rank has nobody to move KV to or from."""
+        if self.options.group.role is not RoleName.COLOCATED:
             self._inbox.put(NewMembers(members))
 
     def _on_replaced(self, other: Member) -> None:
         """On the registry's thread: who was started later stays."""
         self.on_lost(f"another process has taken the place of {self._name}: it serves /state on {other.http}")
 
-    def _compute(self, resources: Resources) -> ComputeThread:
-        sends_kv = self.options.group.role is RoleName.PREFILL
-        compute = ComputeThread(resources.engine, self._inbox.put, self._engine_failed, layers=sends_kv)
-        self._undo.callback(compute.close, END_S)
-        return compute
-
     def _engine_failed(self, error: BaseException) -> None:
         log.error("the engine failed", exc_info=error)
         self.on_lost(f"the engine of {self._name} failed: {error!r}")
 
-    def _links(
-        self, rank: Rank, resources: Resources, endpoints: Endpoints, following: NextRank, store: PPConsensusStore
-    ) -> Links:
-        posting = Posting(resources.transport, resources.engine.memory.region, endpoints.peers.hello, self._inbox.put)
+    def _threads(
+        self, rank: Rank, heading: Heading, resources: Resources, endpoints: Endpoints
+    ) -> tuple[ComputeThread, Posting, RecordFile | None]:
+        """What works beside the tick loop."""
+        engine, limits, options = resources.engine, heading.limits, self.options
+        posting = Posting(resources.transport, engine.memory.region, endpoints.peers.hello, self._inbox.put)
         self._undo.callback(posting.close, END_S)
-        routers = None
-        if endpoints.intake is not None:
-            routers = RouterLink(endpoints.intake, lambda: load_of(rank), self.options.timer_scale)
-            self._undo.callback(routers.close)
-        return Links(
-            ring_in=endpoints.ring,
-            ring_out=following.ring,
-            payloads=None if rank.place.first else Payloads(endpoints.hidden, rank.place.epoch),
-            hidden_out=following.hidden,
-            routers=routers,
-            peers=endpoints.peers,
-            store=store,
-            posting=posting,
-            inbox=self._inbox,
-        )
+        sends_kv = options.group.role is RoleName.PREFILL
+        host = HostPages(engine.memory, limits.host_pages)
+        compute = ComputeThread(engine, host, self._inbox.put, self._engine_failed, layers=sends_kv)
+        self._undo.callback(compute.close, END_S)
+        record = None
+        if options.record_dir:
+            record = RecordFile(Path(options.record_dir), heading, rank.recorder)
+            self._undo.callback(record.close, END_S)
+        return compute, posting, record
 
-    def _dump(self, rank: Rank, error: BaseException | None) -> bool:
-        """Whatever ends the epoch, also a bug of ours: leave the flight record behind."""
-        if error is not None:
+    def _routers(self, rank: Rank, endpoints: Endpoints) -> RouterLink | None:
+        if endpoints.intake is None:
+            return None
+        routers = RouterLink(endpoints.intake, lambda: load_of(rank), self.options.timer_scale)
+        self._undo.callback(routers.close)
+        return routers
+
+    def _dump(self, rank: Rank, heading: Heading, error: BaseException | None) -> bool:
+        """Whatever ends the epoch, also a bug of ours: leave the flight record behind. Not when all is in order."""
+        cause = self._heard if error is None else str(error)
+        if cause is not None:
             directory = Path(self.options.dump_dir) if self.options.dump_dir else dump_directory()
             try:
-                log.error("%s: the epoch ends; its flight record is %s", self._name, dump(rank, str(error), directory))
+                path = dump(rank, heading, cause, directory)
+                log.error("%s: the epoch ends; its flight record is %s", self._name, path)
             except OSError as failure:
                 log.error("%s: the epoch ends; its flight record cannot be written: %s", self._name, failure)
         return False
@@ -209,7 +233,7 @@ def _serve(options: RankOptions) -> int:
         signal.signal(number, lambda *_: stage.stop())
     threading.excepthook = stage.on_thread_death
     if options.supervised:
-        leash(lambda line: None, stage.stop)
+        leash(stage.on_word, stage.stop)
     try:
         stage.run()
     except (ConfigError, GroupLost, Divergence) as error:

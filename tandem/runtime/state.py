@@ -43,15 +43,15 @@ class NewMembers:
 def load_of(rank: Rank) -> Load:
     """How full rank 0's group is."""
     role = rank.scheduler.role
-    _, waiting, running = role.lengths()
-    return Load(rank.place.group, waiting, running, role.pool.free)
+    _, waiting, running = role.lengths()[:3]
+    return Load(rank.place.group, waiting, running, role.pool.available, rank.scheduler.controls.draining)
 
 
 def describe(drive: Drive) -> State:
     """One rank, for people and for tests."""
     rank, links = drive.rank, drive.links
     scheduler = rank.scheduler
-    rooms, waiting, running = scheduler.role.lengths()
+    rooms, waiting, running = scheduler.role.lengths()[:3]
     return {
         "ready": True,
         "group": rank.place.group,
@@ -62,6 +62,8 @@ def describe(drive: Drive) -> State:
         "digest": f"{scheduler.digest:016x}",
         "awaiting": rank.awaiting(),
         "rooms": rooms,
+        "paused": scheduler.controls.paused,
+        "draining": scheduler.controls.draining,
         "waiting": waiting,
         "running": running,
         "pages": {"total": scheduler.role.pool.num_pages, **scheduler.role.pool.counts()},

@@ -1,10 +1,11 @@
 """Slots: where newcomers go, which slot is named next, and who may take a page."""
 
 from decode.batching import Batches
-from decode.budget import Claim
+from decode.budget import Budget
 from decode.intake import Intake, State
 from tandem.core.ids import NO_SLOT, RequestId, Room, Slot
 from tandem.core.pages import PagePool
+from tandem.core.queue import Place
 from tandem.core.requests import Sampling, Work
 
 SIZE = 4
@@ -15,27 +16,34 @@ class Bench:
 
     def __init__(self, slots: int, pages: int) -> None:
         self.pool = PagePool(pages, SIZE)
-        self.batches = Batches(slots, self.pool)
+        self.budget = Budget()
+        self.batches: Batches[Intake] = Batches(slots, self.pool, self.budget)
         self.admitted: list[Intake] = []
 
-    def admit(self, number: int, prompt: int = SIZE - 1, max_tokens: int = 20) -> Intake:
+    def admit(self, number: int, prompt: int = SIZE - 1, max_tokens: int = 20, joins: bool = True) -> Intake:
         work = Work(Room(RequestId(number), 1), tuple(range(prompt)), max_tokens, (), Sampling(), "p0")
-        request = Intake(work, 10_000, number, State.RUNNING)
+        request = Intake(work, Place(0, number), State.RUNNING)
         request.pages = self.pool.allocate(request.room, -(-prompt // SIZE))
+        request.order = self.budget.admit(request.room, request.growth_left(SIZE))
         request.generated.append(7)
-        self.batches.join(request)
+        if joins:
+            self.batches.join(request)
         self.admitted.append(request)
         return request
 
     def plan(self, slot: int) -> list[int]:
         """Request numbers of the rows."""
-        claims = [Claim(len(request.pages), request.growth_left(SIZE)) for request in self.admitted]
-        return [int(row.room.rid) for row in self.batches.plan(Slot(slot), self.admitted, claims)]
+        return [int(row.room.rid) for row in self.batches.plan(Slot(slot))]
 
     def returned(self, *requests: Intake) -> None:
         for request in requests:
             request.flying = False
             request.generated.append(8)
+
+    def gone(self, request: Intake) -> None:
+        self.batches.leave(request)
+        self.budget.leave(request.room)
+        self.pool.release(request.room)
 
 
 def test_newcomers_go_where_the_fewest_run():
@@ -68,10 +76,20 @@ def test_a_request_stays_in_its_slot():
     assert bench.plan(1) == [1]
 
 
+def test_rows_are_in_the_order_of_admission_whoever_joined_first():
+    bench = Bench(slots=1, pages=64)
+    first = bench.admit(1, joins=False)
+    second = bench.admit(2)
+    assert bench.plan(0) == [2]
+    bench.returned(second)
+    bench.batches.join(first)
+    assert bench.plan(0) == [1, 2]
+
+
 def test_rows_feed_the_newest_token_at_its_position():
     bench = Bench(slots=1, pages=64)
     request = bench.admit(1, prompt=5)
-    (row,) = bench.batches.plan(Slot(0), [request], [Claim(2, 3)])
+    (row,) = bench.batches.plan(Slot(0))
     assert (row.tokens, row.start, row.samples, row.pages) == ((7,), 5, True, (0, 1))
     assert request.flying
 
@@ -86,20 +104,40 @@ def test_a_page_is_taken_only_when_the_next_token_needs_it():
     assert len(request.pages) == 2
 
 
-def test_a_request_that_may_not_grow_skips_the_tick_and_tries_again_when_pages_come_back():
+def test_a_page_that_is_taken_is_one_less_to_ask_for():
+    bench = Bench(slots=1, pages=3)
+    bench.admit(1, prompt=SIZE, max_tokens=5)
+    assert not bench.budget.admits(1, held=1, left=0)
+    bench.plan(0)
+    assert bench.budget.admits(1, held=1, left=0)
+
+
+def test_a_request_that_cannot_grow_skips_the_tick_and_tries_again_when_pages_come_back():
     bench = Bench(slots=1, pages=3)
     first = bench.admit(1, prompt=SIZE, max_tokens=5)
     second = bench.admit(2, prompt=SIZE, max_tokens=5)
     assert bench.plan(0) == [1]
-    assert second.blocked_at == bench.pool.freed_at
+    assert bench.batches.blocked() == [second]
     bench.returned(first)
     assert bench.batches.next_slot(Slot(0), set()) == (0, True)
-    bench.admitted.remove(first)
     bench.batches.leave(first)
-    assert bench.batches.next_slot(Slot(0), set()) == (0, False)
-    bench.pool.release(first.room)
+    assert bench.batches.next_slot(Slot(0), set()) == (0, False), "else the ring would spin"
+    assert bench.plan(0) == []
+    bench.gone(first)
     assert bench.batches.next_slot(Slot(0), set()) == (0, True)
     assert bench.plan(0) == [2]
+    assert bench.batches.blocked() == []
+
+
+def test_the_blocked_are_told_oldest_first_and_until_they_leave():
+    bench = Bench(slots=2, pages=3)
+    first, second, third = (bench.admit(number, prompt=SIZE, max_tokens=5) for number in (1, 2, 3))
+    assert bench.plan(1) == []
+    assert bench.plan(0) == []
+    assert (first.slot, second.slot, third.slot) == (1, 0, 1)
+    assert bench.batches.blocked() == [first, second, third]
+    bench.gone(second)
+    assert bench.batches.blocked() == [first, third]
 
 
 def test_the_next_slot_is_the_next_one_that_can_run():
@@ -127,7 +165,6 @@ def test_an_ended_request_does_not_run_and_leaves_nothing():
     bench = Bench(slots=1, pages=64)
     request = bench.admit(1)
     bench.plan(0)
-    bench.returned(request)
     request.state = State.FINISHING
     assert bench.batches.next_slot(Slot(0), set()) == (0, False)
     assert bench.plan(0) == []
@@ -135,8 +172,14 @@ def test_an_ended_request_does_not_run_and_leaves_nothing():
     assert len(bench.batches) == 0
 
 
+def test_one_that_is_chosen_to_make_room_runs_no_more():
+    bench = Bench(slots=1, pages=64)
+    bench.admit(1).chosen = True
+    assert bench.plan(0) == []
+    assert bench.batches.next_slot(Slot(0), set()) == (0, False)
+
+
 def test_one_that_leaves_before_it_got_a_slot_leaves_nothing():
     bench = Bench(slots=1, pages=64)
     bench.batches.leave(bench.admit(1))
-    bench.admitted.clear()
     assert bench.plan(0) == []

@@ -1,93 +1,106 @@
-"""The banker: who may hold pages so that everybody can finish; an exhaustive search over small states backs it."""
+"""Who may be given pages: rules one by one, and against a naive count."""
 
-from functools import cache
-from itertools import product
+from hypothesis import given
+from hypothesis import strategies as st
 
-import pytest
+from decode.budget import Budget
+from tandem.core.ids import RequestId, Room
 
-from decode.budget import Claim, can_admit, margins, tightest_before
-
-
-def test_a_margin_is_what_is_left_once_all_before_have_finished():
-    assert margins(3, [Claim(2, 1), Claim(1, 4)]) == [2, 1]
-    assert margins(0, [Claim(2, 1)]) == [-1]
-    assert margins(5, []) == []
+A, B, C = (Room(RequestId(number), 1) for number in (1, 2, 3))
 
 
-def test_a_page_narrows_the_margins_of_those_before():
-    assert tightest_before([4, 2, 3, 1]) == [None, 4, 2, 2]
-    assert tightest_before([]) == []
+def budget(*left: int) -> Budget:
+    """Requests that may still ask for so many pages, oldest first."""
+    made = Budget()
+    for number, pages in enumerate(left, start=1):
+        made.admit(Room(RequestId(number), 1), pages)
+    return made
 
 
-def test_the_first_may_always_grow():
-    """Nothing is before it, so only the free pages bound it."""
-    assert tightest_before(margins(1, [Claim(3, 1)])) == [None]
+def test_who_comes_alone_must_be_able_to_grow_to_its_end():
+    assert budget().admits(5, held=2, left=3)
+    assert not budget().admits(4, held=2, left=3)
 
 
-def test_a_newcomer_needs_its_pages_now():
-    assert not can_admit(2, [], Claim(3, 0))
-    assert can_admit(3, [], Claim(3, 0))
+def test_the_oldest_can_still_grow_to_its_end():
+    assert budget(4).admits(6, held=2, left=1)
+    assert not budget(4).admits(5, held=2, left=1)
 
 
-def test_a_newcomer_may_count_on_what_those_before_it_give_back():
-    assert can_admit(2, [Claim(4, 1)], Claim(1, 4))
-    assert not can_admit(2, [Claim(4, 1)], Claim(1, 6))
+def test_a_newcomer_need_not_fit_to_its_end():
+    """It may finish when others have; if not, it is the first to make room."""
+    assert budget(1).admits(4, held=2, left=60)
 
 
-def test_a_newcomer_may_not_take_what_one_before_it_needs():
-    assert not can_admit(2, [Claim(4, 2)], Claim(1, 0))
-    assert can_admit(3, [Claim(4, 2)], Claim(1, 0))
+def test_everyone_can_still_take_the_next_page():
+    assert budget(1, 9, 9).admits(5, held=1, left=9)
+    assert not budget(1, 9, 9).admits(4, held=1, left=9)
 
 
-State = tuple[int, tuple[Claim, ...]]
-"""Free pages and the admitted requests, oldest first."""
+def test_who_has_grown_to_its_end_needs_no_next_page():
+    assert budget(0, 0, 0).admits(1, held=1, left=0)
 
 
-def may_grow(free: int, claims: tuple[Claim, ...]) -> list[int]:
-    """Who may take one page now, by the rule that `decode.batching` applies."""
-    tightest = tightest_before(margins(free, claims))
-    return [
-        index
-        for index, (claim, spare) in enumerate(zip(claims, tightest, strict=True))
-        if claim.left and free and (spare is None or spare >= 1)
-    ]
+def test_growth_and_endings_are_counted():
+    made = budget(2, 1)
+    made.grew(A)
+    made.grew(A)
+    assert made.admits(3, held=1, left=1)
+    assert not made.admits(2, held=1, left=1)
+    made.leave(B)
+    made.leave(B)
+    assert made.admits(2, held=1, left=1)
 
 
-def successors(state: State) -> list[State]:
-    """A request grows by a page; one that has grown to its maximum, or stops before, gives everything back."""
-    free, claims = state
-    after = []
-    for index in may_grow(free, claims):
-        grown = Claim(claims[index].held + 1, claims[index].left - 1)
-        after.append((free - 1, (*claims[:index], grown, *claims[index + 1 :])))
-    for index, claim in enumerate(claims):
-        if not claim.left:
-            after.append((free + claim.held, (*claims[:index], *claims[index + 1 :])))
-    return after
+def test_the_order_is_that_of_admission():
+    made = Budget()
+    assert [made.admit(room, 1) for room in (B, C, A)] == [1, 2, 3]
+    made.leave(C)
+    assert list(made.latest_first()) == [A, B]
+    assert made.admit(C, 1) == 4, "who comes back is the last"
+    assert list(made.latest_first()) == [C, A, B]
 
 
-@cache
-def everyone_finishes(state: State) -> bool:
-    """Whatever order of growth is taken, no state is reached in which somebody is left and nobody can move."""
-    after = successors(state)
-    return not state[1] if not after else all(everyone_finishes(each) for each in after)
+def test_every_change_of_the_order_is_news_to_those_who_wait():
+    made = budget(2, 2)
+    before = made.changes
+    made.leave(A)
+    made.leave(A)
+    assert made.changes == before + 1
 
 
-@pytest.mark.parametrize("pages", [1, 2, 3, 4, 5, 6])
-def test_no_order_of_allowed_growth_leaves_anyone_stuck(pages: int):
-    """All ways to admit up to three requests of all sizes into a pool, and all ways to go on."""
-    admitted = {(pages, ())}
-    for _ in range(3):
-        admitted |= {
-            (free - held, (*claims, Claim(held, left)))
-            for free, claims in admitted
-            for held, left in product(range(1, pages + 1), range(pages + 1))
-            if held + left <= pages and can_admit(free, claims, Claim(held, left))
-        }
-    assert len(admitted) > pages
-    assert all(everyone_finishes(state) for state in admitted)
+CLAIMS = st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), max_size=8)
+"""Pages held and left, oldest first."""
 
 
-def test_without_the_rule_somebody_is_left():
-    """The search can fail: two requests that each need one page of the other."""
-    assert not everyone_finishes((0, (Claim(1, 1), Claim(1, 1))))
+@given(CLAIMS)
+def test_what_fits_to_everybodys_end_is_always_admitted(claims: list[tuple[int, int]]):
+    made = Budget()
+    available = sum(held + left for held, left in claims)
+    for number, (held, left) in enumerate(claims):
+        assert made.admits(available, held, left)
+        made.admit(Room(RequestId(number), 1), left)
+        available -= held
+
+
+OPERATIONS = st.lists(st.tuples(st.sampled_from(["admit", "grew", "grew", "leave"]), st.integers(0, 5)), max_size=60)
+
+
+@given(OPERATIONS, st.integers(0, 20), st.integers(1, 4), st.integers(0, 4))
+def test_any_history_agrees_with_a_naive_count(operations: list[tuple[str, int]], available: int, held: int, left: int):
+    made, naive = Budget(), dict[Room, int]()
+    for name, number in operations:
+        room = Room(RequestId(number), 1)
+        if name == "admit" and room not in naive:
+            naive[room] = number
+            made.admit(room, number)
+        elif name == "grew" and naive.get(room):
+            naive[room] -= 1
+            made.grew(room)
+        elif name == "leave":
+            naive.pop(room, None)
+            made.leave(room)
+    after = [*naive.values(), left]
+    enough = available - held >= max(after[0], sum(1 for each in after if each))
+    assert made.admits(available, held, left) == enough
+    assert len(made) == len(naive)

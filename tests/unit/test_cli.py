@@ -49,6 +49,10 @@ ODD = RankOptions(
         max_prefill_tokens=65,
         async_depth=2,
         max_rooms=3,
+        host_pages=0,
+        prefix_cache=False,
+        dynamic_chunking=True,
+        transfer_consensus="ring",
     ),
     registry_url="rediss://user:p%20w@[::1]:6380/0?x=1",
     run_dir="/run/ä b",
@@ -61,6 +65,7 @@ ODD = RankOptions(
     transport_protocol="rdma",
     transport_device="mlx5_0,mlx5_1",
     dump_dir="$HOME/'x'",
+    record_dir="-r",
     supervised=True,
     timer_scale=0.1 + 0.2,
 )
@@ -168,6 +173,13 @@ REFUSED = [
     ("up --model fake:8 --prefill-pp 9", ["--prefill-pp is 9", "1 to 8"]),
     ("up --model fake:8 --decode-pp-partition 1,2", ["--decode-pp-partition", "'1,2'", "8"]),
     ("up --model fake:8 --decode-pp-partition a,b", ["--decode-pp-partition", "'a,b'"]),
+    ("up --transfer-consensus paxos", ["--transfer-consensus", "'paxos'", "ring"]),
+    ("up --host-pages=-1", ["--host-pages", "'-1'"]),
+    ("up --model fake:8 --colocated --pp 9", ["--pp is 9", "1 to 8"]),
+    ("up --model fake:8 --colocated --pp-partition 1,2", ["--pp-partition", "'1,2'", "8"]),
+    ("up --colocated --decode-pp 2", ["--decode-pp has no meaning with --colocated"]),
+    ("up --colocated --host-pages 5", ["--host-pages has no meaning with --colocated"]),
+    ("up --pp 2", ["--pp has no meaning without --colocated"]),
     ("prefill --group p0", ["--rank", "tandem prefill --help"]),
     (
         "decode --group d0 --rank 2 --pp-size 2 --registry-url r --run-dir /r --cluster-secret-file /s",
@@ -178,6 +190,9 @@ REFUSED = [
         ["--cluster-secret-file", "/no"],
     ),
     ("router --registry-url redis://h --cluster-secret-file /no", ["--cluster-secret-file", "/no"]),
+    ("control explode --group p0 --admin-url http://127.0.0.1:1", ["'explode'", "drain"]),
+    ("control drain --group p0 --admin-url http://127.0.0.1:1", ["--admin-url is 'http://127.0.0.1:1'", "refused"]),
+    ("control drain --group p0 --admin-url nonsense", ["--admin-url is 'nonsense'"]),
     ("generate hi --max-tokens 0", ["--max-tokens", "'0'"]),
     ("generate hi --model fake:8 --max-tokens 9000", ["--max-tokens is 9000", "8192"]),
     ("bench nonsense", ["nonsense", "e2e"]),
@@ -228,13 +243,14 @@ def test_sim_prints_the_hash_last_and_it_repeats(capsys):
 def test_a_failing_seed_comes_with_the_command_that_repeats_it(capsys, monkeypatch):
     from tandem import simulate
 
-    def fail(seed: int, tell: object) -> None:
+    def fail(seed: int, variant: object, tell: object) -> None:
         raise AssertionError(f"pages leak with {seed}")
 
     monkeypatch.setattr(simulate, "simulate", fail)
     assert cli.run(["sim", "--seeds", "5", "--first-seed", "40"]) == 1
     assert "pages leak with 40" in (error := capsys.readouterr().err)
-    assert "tandem sim --seed 40" in error
+    assert "to see it again: tandem sim --seed 40 --tell" in error
+    assert "the smallest found: tandem sim --seed 40 --only none" in error
 
 
 HEAVY = ("torch", "transformers", "mooncake")
@@ -304,3 +320,28 @@ def test_defaults_of_up_fit_the_bundled_model(monkeypatch):
     assert topology.limits.context <= topology.limits.num_pages * topology.limits.page_size <= 65_536
     assert served_name(topology.model) == "SmolLM2-135M-Instruct"
     assert msgspec.structs.replace(topology.limits, num_pages=0, context=0) == Limits(num_pages=0, context=0)
+
+
+def test_colocated_groups_have_names_and_sizes_of_their_own(monkeypatch):
+    from tandem.local import cluster
+    from tandem.local.wanted import topology_of
+
+    found = []
+    monkeypatch.setattr(cluster, "up", lambda wanted: found.append(wanted) or 0)
+    assert cli.run(["up", "--model", FAKE, "--colocated", "--groups", "2", "--pp", "3", "--no-prefix-cache"]) == 0
+    topology = topology_of(found[0])
+    assert topology.groups == tuple(Group(RoleName.COLOCATED, name, (3, 3, 2)) for name in ("c0", "c1"))
+    assert not topology.limits.prefix_cache
+
+
+def test_the_limits_of_up_reach_its_topology(monkeypatch):
+    from tandem.local import cluster
+    from tandem.local.wanted import topology_of
+
+    found = []
+    monkeypatch.setattr(cluster, "up", lambda wanted: found.append(wanted) or 0)
+    chosen = "--host-pages 7 --no-prefix-cache --dynamic-chunking --transfer-consensus ring --page-size 8"
+    assert cli.run(["up", "--model", FAKE, *chosen.split()]) == 0
+    limits = topology_of(found[0]).limits
+    assert (limits.host_pages, limits.prefix_cache, limits.dynamic_chunking) == (7, False, True)
+    assert (limits.transfer_consensus, limits.page_size) == ("ring", 8)

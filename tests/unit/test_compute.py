@@ -1,11 +1,12 @@
-"""The engine's thread: plans in order, an event for what happens, and a failure that is heard of."""
+"""The engine's thread: plans and copies in order, an event for what happens, and a failure that is heard of."""
 
 import queue
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
-from tandem.core.events import LayerRan, Ran, Started
+from tandem.core.effects import BackUp, Restore
+from tandem.core.events import BackedUp, LayerRan, Ran, Started
 from tandem.core.ids import NO_SLOT, LayerId, PageId, RequestId, Room, Tick
 from tandem.core.plan import Plan, Row
 from tandem.core.requests import Sampling
@@ -40,12 +41,28 @@ class Engine:
         return self.result
 
 
+class Host:
+    """Tells of each copy where the thread tells of everything else."""
+
+    def __init__(self, tell: Callable[[object], None]) -> None:
+        self._tell = tell
+
+    def save(self, pages: Sequence[PageId], host_pages: Sequence[PageId]) -> None:
+        self._tell(("saved", *pages, "to", *host_pages))
+
+    def load(self, host_pages: Sequence[PageId], pages: Sequence[PageId]) -> None:
+        if not pages:
+            raise IndexError("nothing to load")
+        self._tell(("loaded", *host_pages, "to", *pages))
+
+
 class Told:
     """A compute thread, and what it has told."""
 
     def __init__(self, engine: Engine, *, layers: bool) -> None:
         self.queue: queue.SimpleQueue[object] = queue.SimpleQueue()
-        self.thread = ComputeThread(engine, self.queue.put, self.queue.put, layers=layers)  # type: ignore[arg-type]
+        tell, host = self.queue.put, Host(self.queue.put)
+        self.thread = ComputeThread(engine, host, tell, tell, layers=layers)  # type: ignore[arg-type]
 
     def next(self, count: int) -> list[object]:
         return [self.queue.get(timeout=DEADLINE_S) for _ in range(count)]
@@ -101,6 +118,25 @@ def test_an_engine_that_raises_is_heard_of(start: Callable[..., Told], error: Ba
     told = start(Engine(error), layers=True)
     told.thread.submit(plan(1), None)
     assert told.next(3) == [Started(Tick(1)), LayerRan(Tick(1), LayerId(0)), error]
+
+
+def test_copies_are_made_in_order_with_the_forwards(start: Callable[..., Told]):
+    told = start(Engine(()))
+    one, two = (PageId(1),), (PageId(2),)
+    told.thread.submit(plan(1), None)
+    told.thread.back_up(BackUp(ROOM, one, two))
+    told.thread.submit(plan(2), None)
+    told.thread.restore(Restore(ROOM, two, one))
+    told.thread.submit(plan(3), None)
+    ran = {tick: [Started(Tick(tick)), Ran(Tick(tick), ())] for tick in (1, 2, 3)}
+    saved, loaded = ("saved", 1, "to", 2), ("loaded", 2, "to", 1)
+    assert told.next(9) == [*ran[1], saved, BackedUp(ROOM), *ran[2], loaded, *ran[3]]
+
+
+def test_a_copy_that_fails_is_heard_of(start: Callable[..., Told]):
+    told = start(Engine(()))
+    told.thread.restore(Restore(ROOM, (), ()))
+    assert isinstance(told.next(1)[0], IndexError)
 
 
 def test_tokens_that_do_not_fit_the_rows_are_a_failure(start: Callable[..., Told]):

@@ -1,106 +1,82 @@
-"""Decode's replicated half, one input at a time."""
+"""Decode's replicated half, one input at a time: from the queue to the last token. Making room is in another file."""
 
-from decode.role import RETRY_MS, DecodeRole
+import pytest
+from decode_bench import Bench, ask, room
+
+from decode.admission import RETRY_MS
+from decode.role import DecodeRole
 from tandem.core.config import Limits
-from tandem.core.ids import NO_SLOT, RequestId, Room, Slot, Tick
-from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
-from tandem.core.plan import MAX_ASKS, Ask, Emitted, Ended, Forgotten, Granted, Note, Question, Returned, Row, ToldPeer
-from tandem.core.requests import Reason, Sampling, Work
+from tandem.core.errors import IllegalTransition
+from tandem.core.ids import NO_SLOT, Slot, Tick
+from tandem.core.inputs import Kind
+from tandem.core.plan import MAX_ASKS, Ask, Emitted, Ended, Forgotten, Granted, Question, Returned, ToldPeer
+from tandem.core.requests import PRIORITY_MS, Reason
 from tandem.core.slots import Flights
 
-LIMITS = Limits(page_size=4, num_pages=8, context=64)
+ROOMY = Limits(page_size=4, num_pages=1_000, context=64)
 
-
-def room(number: int) -> Room:
-    return Room(RequestId(number), 1)
-
-
-def ask(number: int) -> Ask:
-    return Ask(Question.PREALLOC, room(number), "p0")
-
-
-class Bench:
-    """A decode role with what a scheduler does around it."""
-
-    def __init__(self, limits: Limits = LIMITS) -> None:
-        self.role = DecodeRole(limits, 1)
-        self.flights = Flights()
-
-    def submit(self, number: int, prompt: int = 4, max_tokens: int = 4, remaining_ms: int = 1_000) -> list[Note]:
-        work = Work(room(number), tuple(range(prompt)), max_tokens, (0,), Sampling(), "p0")
-        return self.role.on_submit(Submit(work, remaining_ms), now_ms=0)
-
-    def granted(self, number: int, **more: int) -> None:
-        self.submit(number, **more)
-        assert ask(number) in self.role.admit(0)
-        self.role.on_outcome(ask(number), True, 0)
-
-    def running(self, number: int, **more: int) -> None:
-        self.granted(number, **more)
-        self.role.on_first_token(FirstToken(room(number), 7))
-        self.verdict(number, Kind.TRANSFERRED)
-
-    def verdict(self, number: int, kind: Kind) -> list[Note]:
-        return self.role.on_verdict(Verdict(room(number), kind))
-
-    def abort(self, number: int, peer: str | None = None) -> list[Note]:
-        return self.role.on_abort(Abort(room(number), Reason.CLIENT_GONE, peer))
-
-    def plan(self, slot: int = 0) -> list[Row]:
-        return self.role.plan(Slot(slot))
-
-    def pages(self) -> tuple[int, int, int]:
-        """Free, owned, quarantined."""
-        free, owned, quarantined = self.role.pool.counts().values()
-        return free, owned, quarantined
+# the queue and the vote
 
 
 def test_pages_are_given_before_the_vote_and_granted_by_it():
     bench = Bench()
     assert bench.submit(1, prompt=6) == []
-    assert bench.role.admit(0) == [ask(1)]
+    assert bench.asks() == [ask(1)]
     assert bench.pages() == (6, 2, 0)
-    assert bench.role.on_outcome(ask(1), True, 0) == [Granted(room(1), "p0", 6, (0, 1))]
+    assert bench.outcome(ask(1)) == [Granted(room(1), "p0", 6, 0, (0, 1))]
 
 
 def test_after_a_no_the_pages_go_back_and_the_request_pauses():
     bench = Bench()
     bench.submit(1)
-    bench.role.admit(0)
-    assert bench.role.on_outcome(ask(1), False, 5) == [Returned(room(1))]
+    bench.asks()
+    assert bench.outcome(ask(1), yes=False, now_ms=5) == [Returned(room(1))]
     assert bench.pages() == (8, 0, 0)
-    assert bench.role.admit(5) == []
+    assert bench.asks() == []
     assert bench.role.wake_ms() == 5 + RETRY_MS
-    assert bench.role.admit(5 + RETRY_MS - 1) == []
-    assert bench.role.admit(5 + RETRY_MS) == [ask(1)]
+    bench.role.expire(5 + RETRY_MS - 1)
+    assert bench.asks() == []
+    bench.role.expire(5 + RETRY_MS)
+    assert bench.role.wake_ms() == 1_000, "a pause that is over must not wake anybody again"
+    assert bench.asks() == [ask(1)]
 
 
 def test_one_that_pauses_holds_nobody_up():
     bench = Bench()
     bench.submit(1)
-    bench.role.admit(0)
-    bench.role.on_outcome(ask(1), False, 0)
+    bench.asks()
+    bench.outcome(ask(1), yes=False)
     bench.submit(2)
-    assert bench.role.admit(1) == [ask(2)]
+    assert bench.asks() == [ask(2)]
 
 
 def test_a_refused_request_keeps_its_place_in_the_queue():
     bench = Bench()
     for number in (1, 2):
         bench.submit(number)
-    assert bench.role.admit(0) == [ask(1), ask(2)]
+    assert bench.asks() == [ask(1), ask(2)]
     bench.submit(3)
-    bench.role.on_outcome(ask(2), False, 0)
-    bench.role.on_outcome(ask(1), False, 0)
-    assert bench.role.admit(RETRY_MS) == [ask(1), ask(2), ask(3)]
+    bench.outcome(ask(2), yes=False)
+    bench.outcome(ask(1), yes=False)
+    bench.role.expire(RETRY_MS)
+    assert bench.asks() == [ask(1), ask(2), ask(3)]
+
+
+def test_priority_goes_first_and_waiting_makes_up_for_it():
+    bench = Bench()
+    bench.submit(1, priority=-1)
+    bench.submit(2, priority=1)
+    bench.submit(3, now_ms=1)
+    bench.submit(4, priority=1, now_ms=2 * PRIORITY_MS + 1)
+    assert bench.asks() == [ask(2), ask(3), ask(1), ask(4)]
 
 
 def test_a_tick_asks_no_more_than_fits_into_a_ballot():
-    bench = Bench(Limits(page_size=4, num_pages=1_000, context=64))
+    bench = Bench(ROOMY)
     for number in range(MAX_ASKS + 5):
         bench.submit(number)
-    assert len(bench.role.admit(0)) == MAX_ASKS
-    assert len(bench.role.admit(0)) == 5
+    assert len(bench.asks()) == MAX_ASKS
+    assert len(bench.asks()) == 5
 
 
 def test_the_head_waits_for_pages_and_nobody_overtakes_it():
@@ -108,69 +84,162 @@ def test_the_head_waits_for_pages_and_nobody_overtakes_it():
     bench.granted(1, prompt=20)
     bench.submit(2, prompt=16)
     bench.submit(3, prompt=4)
-    assert bench.role.admit(0) == []
+    assert bench.asks() == []
     assert bench.role.lengths() == (3, 2, 0)
 
 
-def test_kv_and_first_token_are_both_needed_in_either_order():
-    for first in (True, False):
-        bench = Bench()
-        bench.granted(1)
-        notes = [
-            lambda bench=bench: bench.role.on_first_token(FirstToken(room(1), 7)),
-            lambda bench=bench: bench.verdict(1, Kind.TRANSFERRED),
-        ]
-        one, other = notes if first else reversed(notes)
-        assert one() == []
-        assert bench.plan() == []
-        assert other() == [Emitted(room(1), 0, 7)]
-        assert [row.tokens for row in bench.plan()] == [(7,)]
-
-
-def test_a_second_first_token_says_nothing_new():
+def test_a_newcomer_is_let_in_only_if_the_oldest_could_still_grow_to_its_end():
     bench = Bench()
-    bench.running(1)
-    assert bench.role.on_first_token(FirstToken(room(1), 8)) == []
+    bench.granted(1, prompt=4, max_tokens=21)
+    bench.submit(2, prompt=12)
+    assert bench.asks() == [], "1 may need 5 more of the 7 pages"
+    bench.abort(2)
+    bench.submit(3, prompt=8)
+    assert bench.asks() == [ask(3)]
 
 
-def test_tokens_are_counted_until_the_end():
+def test_one_that_waits_is_let_in_when_the_oldest_has_ended():
     bench = Bench()
-    bench.running(1, max_tokens=3)
-    (row,) = bench.plan()
-    assert bench.role.on_tokens(row, (8,)) == [Emitted(room(1), 1, 8)]
-    (row,) = bench.plan()
-    assert bench.role.on_tokens(row, (9,)) == [
-        Emitted(room(1), 2, 9),
-        Ended(room(1), Reason.LENGTH),
-        Forgotten(room(1)),
-    ]
-    assert bench.pages() == (8, 0, 0)
+    bench.granted(1, prompt=4, max_tokens=21)
+    bench.submit(2, prompt=12, max_tokens=5)
+    assert bench.asks() == []
+    bench.abort(1)
+    assert bench.pages() == (7, 0, 1)
+    assert bench.asks() == [ask(2)]
 
 
-def test_a_stop_id_ends_it_early():
-    bench = Bench()
-    bench.running(1, max_tokens=20)
-    (row,) = bench.plan()
-    assert Ended(room(1), Reason.STOP) in bench.role.on_tokens(row, (0,))
-
-
-def test_an_abort_in_the_queue_frees_at_once_and_tells_prefill():
+def test_a_question_that_decode_never_asks_is_a_bug():
     bench = Bench()
     bench.submit(1)
-    told = ToldPeer(room(1), "p0", Reason.CLIENT_GONE)
-    assert bench.abort(1) == [Ended(room(1), Reason.CLIENT_GONE), told, Forgotten(room(1))]
+    with pytest.raises(IllegalTransition, match="no such question"):
+        bench.outcome(Ask(Question.QUIET, room(1)))
 
 
-def test_an_abort_during_the_vote_waits_for_its_outcome():
-    for yes in (True, False):
-        bench = Bench()
-        bench.submit(1)
-        bench.role.admit(0)
-        assert Ended(room(1), Reason.CLIENT_GONE) in bench.abort(1)
-        assert bench.pages() == (7, 1, 0)
-        assert bench.abort(1) == []
-        assert bench.role.on_outcome(ask(1), yes, 0) == [Returned(room(1)), Forgotten(room(1))]
-        assert bench.pages() == (8, 0, 0)
+# the prefix cache
+
+SHARED = tuple(range(500, 512))
+
+
+def test_pages_of_a_known_prefix_are_shared_and_only_the_rest_is_granted():
+    bench = Bench()
+    bench.running(1, tokens=SHARED)
+    bench.submit(2, tokens=(*SHARED, 1))
+    assert bench.asks() == [ask(2)]
+    assert bench.outcome(ask(2)) == [Granted(room(2), "p0", 13, 3, (3,))]
+    assert bench.pages() == (4, 1, 0)
+
+
+def test_at_least_one_token_of_a_prompt_is_transferred():
+    bench = Bench()
+    bench.running(1, tokens=SHARED)
+    bench.submit(2, tokens=SHARED)
+    bench.asks()
+    assert bench.outcome(ask(2)) == [Granted(room(2), "p0", 12, 2, (3,))]
+
+
+def test_prompts_of_different_salts_never_meet():
+    bench = Bench()
+    bench.running(1, tokens=SHARED, salt="a", max_tokens=1)
+    bench.submit(2, tokens=SHARED, salt="b", max_tokens=1)
+    bench.asks()
+    assert bench.outcome(ask(2)) == [Granted(room(2), "p0", 12, 0, (3, 4, 5))]
+
+
+def test_nothing_is_shared_without_a_prefix_cache():
+    bench = Bench(Limits(page_size=4, num_pages=8, context=64, prefix_cache=False))
+    bench.running(1, tokens=SHARED)
+    bench.submit(2, tokens=SHARED)
+    bench.asks()
+    assert bench.outcome(ask(2)) == [Granted(room(2), "p0", 12, 0, (3, 4, 5))]
+
+
+def test_a_hit_stays_cached_when_the_vote_says_no():
+    bench = Bench()
+    bench.running(1, tokens=SHARED)
+    bench.submit(2, tokens=SHARED)
+    bench.asks()
+    bench.outcome(ask(2), yes=False)
+    assert bench.pages() == (5, 0, 0)
+    bench.role.expire(RETRY_MS)
+    bench.asks()
+    assert bench.outcome(ask(2)) == [Granted(room(2), "p0", 12, 2, (3,))]
+
+
+def test_a_hit_that_is_not_enough_to_be_let_in_is_not_kept():
+    """It may look as if the cache had everything, when it has a page of the prompt only."""
+    bench = Bench()
+    bench.running(1, tokens=SHARED, max_tokens=12)
+    bench.submit(2, tokens=(*SHARED[:4], *range(12)))
+    assert bench.asks() == []
+    assert bench.pages() == (5, 0, 0)
+    waits = bench.role.pool.freed_at
+    assert bench.asks() == []
+    assert bench.role.pool.freed_at == waits, "it would wake those who wait for pages, again and again"
+
+
+def test_one_that_waits_is_let_in_when_what_it_needs_has_become_known():
+    bench = Bench()
+    bench.granted(1, tokens=SHARED, max_tokens=5)
+    bench.submit(2, tokens=(*SHARED, *range(8)))
+    assert bench.asks() == []
+    bench.verdict(1, Kind.TRANSFERRED)
+    assert bench.asks() == [ask(2)]
+
+
+def test_what_is_generated_is_shared_as_far_as_it_has_kv():
+    bench = Bench()
+    bench.running(1, tokens=SHARED[:8], max_tokens=8)
+    while bench.plan():
+        bench.land(token=9)
+    assert Ended(room(1), Reason.LENGTH) in bench.notes
+    bench.submit(2, tokens=(*SHARED[:8], 7, *[9] * 7, 1))
+    bench.asks()
+    (granted,) = bench.outcome(ask(2))
+    assert granted.first_page == 3, "the last of the 16 tokens has no KV"
+
+
+@pytest.mark.parametrize("where", ["transferring", "in flight"])
+def test_what_was_cut_off_is_shared_no_further_than_it_was_before(where: str):
+    bench = Bench()
+    if where == "transferring":
+        bench.granted(1, tokens=SHARED)
+        bench.abort(1)
+        bench.verdict(1, Kind.TRANSFERRED)
+        bench.verdict(1, Kind.QUIET)
+    else:
+        bench.running(1, tokens=SHARED, max_tokens=12)
+        for _ in range(4):
+            bench.runs()
+        bench.plan()
+        bench.abort(1)
+        bench.land()
+    bench.submit(2, tokens=(*SHARED, 7, 8, 8, 8, 8))
+    bench.asks()
+    (granted,) = bench.outcome(ask(2))
+    assert granted.first_page == (0 if where == "transferring" else 3)
+
+
+# the transfer
+
+
+@pytest.mark.parametrize("token_first", [True, False])
+def test_kv_and_first_token_are_both_needed_in_either_order(token_first: bool):
+    bench = Bench()
+    bench.granted(1)
+    inputs = [lambda: bench.first(1), lambda: bench.verdict(1, Kind.TRANSFERRED)]
+    one, other = inputs if token_first else reversed(inputs)
+    assert one() == []
+    assert bench.plan() == []
+    assert other() == [Emitted(room(1), 0, 7)]
+    assert [row.tokens for row in bench.plan()] == [(7,)]
+
+
+def test_a_second_first_token_or_verdict_says_nothing_new():
+    bench = Bench()
+    bench.running(1)
+    assert bench.first(1, token=8) == []
+    assert bench.verdict(1, Kind.TRANSFERRED) == []
+    assert [row.tokens for row in bench.plan()] == [(7,)]
 
 
 def test_pages_that_prefill_may_write_into_are_quarantined_until_quiet():
@@ -204,14 +273,80 @@ def test_prefill_is_asked_for_quiet_even_if_it_was_prefill_that_ended_it():
     ]
 
 
+def test_kv_that_is_on_its_way_is_asked_about_until_it_has_landed():
+    bench = Bench()
+    bench.submit(1)
+    bench.granted(2)
+    assert bench.role.polls() == {room(2): [Question.INTACT, Question.LANDED]}
+    bench.verdict(2, Kind.TRANSFERRED)
+    assert bench.role.polls() == {}
+
+
+# running
+
+
+def test_tokens_are_counted_until_the_end():
+    bench = Bench()
+    bench.running(1, max_tokens=3)
+    bench.plan()
+    assert bench.land(8) == [Emitted(room(1), 1, 8)]
+    bench.plan()
+    assert bench.land(9) == [
+        Emitted(room(1), 2, 9),
+        Ended(room(1), Reason.LENGTH),
+        Forgotten(room(1)),
+    ]
+    assert bench.pages() == (8, 0, 0)
+
+
+def test_a_stop_id_ends_it_early():
+    bench = Bench()
+    bench.running(1, max_tokens=20)
+    bench.plan()
+    assert Ended(room(1), Reason.STOP) in bench.land(0)
+
+
+# aborts and deadlines
+
+
+def test_an_abort_in_the_queue_frees_at_once_and_tells_prefill():
+    bench = Bench()
+    bench.submit(1)
+    told = ToldPeer(room(1), "p0", Reason.CLIENT_GONE)
+    assert bench.abort(1) == [Ended(room(1), Reason.CLIENT_GONE), told, Forgotten(room(1))]
+    assert bench.asks() == []
+
+
+@pytest.mark.parametrize("yes", [True, False])
+def test_an_abort_during_the_vote_waits_for_its_outcome(yes: bool):
+    bench = Bench()
+    bench.submit(1)
+    bench.asks()
+    assert Ended(room(1), Reason.CLIENT_GONE) in bench.abort(1)
+    assert bench.pages() == (7, 1, 0)
+    assert bench.abort(1) == []
+    assert bench.outcome(ask(1), yes) == [Forgotten(room(1))]
+    assert bench.pages() == (8, 0, 0)
+
+
+def test_an_abort_during_a_pause_leaves_nothing():
+    bench = Bench()
+    bench.submit(1)
+    bench.asks()
+    bench.outcome(ask(1), yes=False)
+    assert Forgotten(room(1)) in bench.abort(1)
+    assert bench.role.wake_ms() is None
+    assert bench.role.lengths() == (0, 0, 0)
+
+
 def test_a_forward_in_flight_keeps_the_pages_of_an_aborted_request():
     bench = Bench()
     bench.running(1)
     (row,) = bench.plan()
     assert bench.abort(1) == [Ended(room(1), Reason.CLIENT_GONE)]
-    assert bench.pages() == (7 - 1, 2, 0)
-    assert bench.plan() == []
-    assert bench.role.on_tokens(row, (8,)) == [Forgotten(room(1))]
+    assert set(row.pages) <= set(bench.role.pool.held(room(1)))
+    assert bench.role.next_slot(Slot(0), Flights(), frozenset()) == (0, False)
+    assert bench.land() == [Forgotten(room(1))]
     assert bench.pages() == (8, 0, 0)
 
 
@@ -220,6 +355,10 @@ def test_a_running_request_with_nothing_in_flight_ends_in_the_same_tick():
     bench.running(1)
     assert bench.abort(1) == [Ended(room(1), Reason.CLIENT_GONE), Forgotten(room(1))]
     assert bench.plan() == []
+
+
+def test_a_room_that_is_not_here_is_only_forgotten():
+    assert Bench().abort(1) == [Forgotten(room(1))]
 
 
 def test_a_deadline_ends_exactly_those_that_are_late():
@@ -240,16 +379,31 @@ def test_a_request_that_is_over_has_no_deadline_any_more():
     assert bench.role.expire(99) == []
 
 
+# what is refused
+
+
 def test_what_can_never_grow_to_its_end_is_refused():
     bench = Bench()
     assert Ended(room(1), Reason.TOO_LARGE) in bench.submit(1, prompt=30, max_tokens=4)
     assert bench.submit(2, prompt=30, max_tokens=3) == []
 
 
+def test_more_rooms_than_the_limit_are_refused_and_prefill_is_told():
+    bench = Bench(Limits(page_size=4, num_pages=8, context=64, max_rooms=1))
+    bench.submit(1)
+    told = ToldPeer(room(2), "p0", Reason.QUEUE_FULL)
+    assert bench.submit(2) == [Ended(room(2), Reason.QUEUE_FULL), told, Forgotten(room(2))]
+
+
 def test_the_slot_of_a_flying_tick_is_not_named():
     bench = Bench()
     bench.running(1)
-    rows = bench.plan()
-    bench.flights.launch(Tick(3), Slot(0), rows)
-    assert bench.role.next_slot(Slot(0), bench.flights, frozenset()) == (NO_SLOT, False)
-    assert bench.role.next_slot(Slot(0), bench.flights, frozenset({Tick(3)})) == (0, True)
+    flights = Flights()
+    flights.launch(Tick(3), Slot(0), bench.plan())
+    assert bench.role.next_slot(Slot(0), flights, frozenset()) == (NO_SLOT, False)
+    assert bench.role.next_slot(Slot(0), flights, frozenset({Tick(3)})) == (0, True)
+
+
+def test_a_role_has_as_many_slots_as_it_is_told():
+    role = DecodeRole(ROOMY, 3)
+    assert [role.next_slot(Slot(after), Flights(), frozenset())[0] for after in range(3)] == [1, 2, 0]

@@ -3,10 +3,10 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from consensus.facts import BOTTOM, join, kv_poll, meet
+from consensus.facts import BOTTOM, join, meet, without_transfer
 from tandem.core.messages import Fact, Progress
 
-FACTS = st.builds(Fact, st.sampled_from(Progress), st.booleans(), st.booleans())
+FACTS = st.builds(Fact, st.sampled_from(Progress), st.booleans(), st.booleans(), st.integers(0, 3))
 
 
 @given(FACTS, FACTS)
@@ -31,6 +31,7 @@ def test_what_is_known_stays_known(a: Fact, b: Fact):
     assert learned.progress >= a.progress
     assert learned.failed >= a.failed
     assert learned.quiet >= a.quiet
+    assert learned.backups >= a.backups
 
 
 @given(st.lists(FACTS, min_size=1, max_size=5), st.randoms())
@@ -64,6 +65,15 @@ def test_a_rank_that_has_no_record_is_bootstrapping():
     assert meet([Fact(Progress.SUCCESS, quiet=True), BOTTOM]) == Fact(Progress.BOOTSTRAPPING)
 
 
-def test_people_see_the_status_of_the_field():
-    assert [kv_poll(Fact(progress)) for progress in Progress] == [1, 2, 3, 4]
-    assert kv_poll(Fact(Progress.SUCCESS, failed=True)) == 0
+def test_a_backup_is_done_when_everyone_has_it():
+    assert meet([Fact(backups=2), Fact(backups=1)]).backups == 1
+    assert meet([Fact(backups=2), BOTTOM]).backups == 0
+
+
+@given(FACTS, FACTS)
+def test_where_votes_agree_on_the_transfer_the_store_hears_of_the_rest(a: Fact, b: Fact):
+    said = without_transfer(a)
+    assert said.progress <= Progress.WAITING_FOR_INPUT
+    assert (said.failed, said.quiet) == (False, False)
+    assert said.backups == a.backups
+    assert join(said, without_transfer(join(a, b))) == without_transfer(join(a, b)), "it only grows, as the whole does"

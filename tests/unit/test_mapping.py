@@ -92,10 +92,10 @@ def test_an_address_is_one_block_per_layer_and_page():
 RANGES = st.tuples(st.integers(0, 3), st.integers(0, 20), st.integers(0, 20))
 
 
-@given(st.integers(1, 20), st.lists(RANGES, max_size=30))
-def test_coverage_is_complete_exactly_when_every_token_of_every_layer_has_landed(tokens: int, ranges):
-    coverage = Coverage(LayerId(0), LayerId(4), tokens)
-    missing = {(layer, token) for layer in range(4) for token in range(tokens)}
+@given(st.integers(1, 20), st.integers(0, 19), st.lists(RANGES, max_size=30))
+def test_coverage_is_complete_exactly_when_every_token_of_every_layer_is_here(tokens: int, start: int, ranges):
+    coverage = Coverage(LayerId(0), LayerId(4), tokens, min(start, tokens - 1))
+    missing = {(layer, token) for layer in range(4) for token in range(min(start, tokens - 1), tokens)}
     for layer, one, other in ranges:
         first, last = min(one, other), max(one, other)
         coverage.add(LayerId(layer), first, last)

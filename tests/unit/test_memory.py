@@ -1,4 +1,4 @@
-"""The page pool: real addresses, blocks without copies, nothing committed until it is touched."""
+"""The page pool and the host pages: real addresses, exact copies, nothing committed until it is touched."""
 
 import ctypes
 import resource
@@ -9,7 +9,7 @@ import pytest
 
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId, PageId
-from tandem.engine.memory import PageMemory, PlainMemory
+from tandem.engine.memory import HostPages, PageMemory, PlainMemory
 
 LAYERS = (LayerId(3), LayerId(5))
 PAGES, BLOCK = 7, 48
@@ -80,3 +80,65 @@ def test_a_pool_beyond_the_machine_is_the_operators_mistake() -> None:
     for pages in (0, 2**62):
         with pytest.raises(ConfigError, match="num-pages"):
             PageMemory(LAYERS, pages, BLOCK)
+
+
+# host pages
+
+
+def pages(*numbers: int) -> tuple[PageId, ...]:
+    return tuple(PageId(number) for number in numbers)
+
+
+def fill(memory: PageMemory | PlainMemory, seed: int) -> None:
+    memory.buffer[:] = np.random.default_rng(seed).bytes(len(memory.buffer))
+
+
+def blocks(memory: PageMemory | PlainMemory, *numbers: int) -> list[bytes]:
+    return [bytes(memory.block(LayerId(layer), page)) for page in pages(*numbers) for layer in range(*LAYERS)]
+
+
+def test_saved_pages_come_back_whole_into_other_pages(memory: PageMemory | PlainMemory) -> None:
+    host = HostPages(memory, 4)
+    fill(memory, 1)
+    saved = blocks(memory, 5, 0, 3)
+    host.save(pages(5, 0, 3), pages(3, 0, 2))
+    fill(memory, 2)
+    others = blocks(memory, 0, 2, 4, 5)
+    host.load(pages(3, 0, 2), pages(1, 6, 3))
+    assert blocks(memory, 1, 6, 3) == saved
+    assert blocks(memory, 0, 2, 4, 5) == others, "no other page is touched"
+
+
+def test_host_pages_are_saved_to_anew(memory: PageMemory | PlainMemory) -> None:
+    host = HostPages(memory, 2)
+    for seed in (1, 2):
+        fill(memory, seed)
+        host.save(pages(4, 2), pages(0, 1))
+    latest = blocks(memory, 4, 2)
+    fill(memory, 3)
+    host.load(pages(0, 1), pages(0, 1))
+    assert blocks(memory, 0, 1) == latest
+
+
+def test_a_host_page_that_is_not_there_is_an_error(memory: PageMemory | PlainMemory) -> None:
+    for count, page in ((2, 2), (2, -1), (0, 0)):
+        with pytest.raises(IndexError, match="no host page"):
+            HostPages(memory, count).save(pages(0), pages(page))
+
+
+def test_pages_without_a_place_are_an_error(memory: PageMemory | PlainMemory) -> None:
+    with pytest.raises(ValueError):
+        HostPages(memory, 2).save(pages(0, 1), pages(0))
+
+
+def test_many_host_pages_cost_nothing_until_they_are_used() -> None:
+    memory = PageMemory(LAYERS, 2, 128 * 1024)
+    before = resident_bytes()
+    host = HostPages(memory, 4096)  # 1 GiB
+    host.save(pages(1), pages(4095))
+    assert resident_bytes() - before < 64 * 2**20
+
+
+def test_host_pages_beyond_the_machine_are_the_operators_mistake() -> None:
+    with pytest.raises(ConfigError, match="host-pages"):
+        HostPages(PlainMemory(LAYERS, PAGES, BLOCK), 2**62)

@@ -1,11 +1,27 @@
 """Prefill's replicated half, one input at a time."""
 
+import pytest
+from msgspec.structs import replace
+
 from prefill.role import WINDOW, PrefillRole
 from tandem.core.config import Limits
+from tandem.core.controls import BUCKET, Controls
 from tandem.core.ids import NO_SLOT, RequestId, Room, Slot, Tick
-from tandem.core.inputs import Abort, Kind, Submit, Verdict
-from tandem.core.plan import Emitted, Ended, Forgotten, HandedOff, Note, Opened, Row, Settled, Stopped, ToldPeer
-from tandem.core.requests import Reason, Sampling, Work
+from tandem.core.inputs import Abort, Kind, Knobs, Submit, Verdict
+from tandem.core.plan import (
+    Emitted,
+    Ended,
+    Forgotten,
+    HandedOff,
+    Note,
+    Opened,
+    Question,
+    Row,
+    Settled,
+    Stopped,
+    ToldPeer,
+)
+from tandem.core.requests import PRIORITY_MS, Reason, Sampling, Work
 from tandem.core.slots import Flights
 
 LIMITS = Limits(page_size=4, num_pages=8, context=64, chunked_prefill_size=6, max_prefill_tokens=8, max_rooms=4)
@@ -19,24 +35,31 @@ class Bench:
     """A prefill role with what a scheduler does around it."""
 
     def __init__(self, limits: Limits = LIMITS, window: int = 2) -> None:
-        self.role = PrefillRole(limits, window)
+        self.controls = Controls(limits)
+        self.role = PrefillRole(limits, self.controls, window)
         self.flights = Flights()
         self.tick = Tick(0)
 
-    def submit(self, number: int, prompt: int = 4, peer: str | None = "d0", **more) -> list[Note]:
-        work = Work(room(number), tuple(range(prompt)), more.pop("max_tokens", 9), (0,), Sampling(), peer)
-        return self.role.on_submit(Submit(work, more.pop("remaining_ms", 1_000)), now_ms=0)
+    def submit(
+        self, number: int, prompt: int = 4, peer: str | None = "d0", like: int | None = None, **more
+    ) -> list[Note]:
+        """Prompts differ from the first token on, unless one is `like` another."""
+        first = 100 * (like or number)
+        tokens, max_tokens = tuple(range(first, first + prompt)), more.pop("max_tokens", 9)
+        remaining_ms, now_ms = more.pop("remaining_ms", 1_000), more.pop("now_ms", 0)
+        work = Work(room(number), tokens, max_tokens, (0,), Sampling(), peer, **more)
+        return self.role.on_submit(Submit(work, remaining_ms), now_ms)
 
     def verdict(self, number: int, kind: Kind) -> list[Note]:
         return self.role.on_verdict(Verdict(room(number), kind))
 
     def plan(self, slot: Slot = WINDOW) -> list[Row]:
-        self.role.admit(0)
-        rows = self.role.plan(slot)
-        if rows:
-            self.flights.launch(self.tick, slot, rows)
+        decision = self.role.decide(slot, 0)
+        assert (list(decision.asks), list(decision.notes)) == ([], [])
+        if decision.rows:
+            self.flights.launch(self.tick, slot, decision.rows)
         self.tick = Tick(self.tick + 1)
-        return rows
+        return list(decision.rows)
 
     def running(self, number: int, prompt: int = 4, **more) -> Row:
         """A request whose whole prompt is in flight; its last row."""
@@ -47,6 +70,16 @@ class Bench:
             pass
         return rows[-1]
 
+    def harvest(self, rows: list[Row]) -> list[Note]:
+        return [note for row in rows for note in self.role.on_tokens(row, (7,) if row.samples else ())]
+
+    def done(self, number: int, prompt: int, **more) -> None:
+        """A request that has come and gone; its prefix may be cached."""
+        self.submit(number, prompt, peer=None, **more)
+        while rows := self.plan():
+            self.harvest(rows)
+        assert not self.role.knows(room(number))
+
 
 def spans(rows: list[Row]) -> list[tuple[int, int, int]]:
     return [(int(row.room.rid), row.start, row.end) for row in rows]
@@ -56,10 +89,10 @@ def test_a_request_waits_for_its_grants_before_it_takes_pages():
     bench = Bench()
     assert bench.submit(1) == [Opened(room(1), "d0")]
     assert bench.plan() == []
-    assert bench.role.pool.free == 8
+    assert bench.role.pool.available == 8
     bench.verdict(1, Kind.BOOTSTRAPPED)
     assert spans(bench.plan()) == [(1, 0, 4)]
-    assert bench.role.pool.free == 7
+    assert bench.role.pool.available == 7
 
 
 def test_a_request_that_nobody_takes_over_waits_for_pages_only():
@@ -92,19 +125,19 @@ def test_a_whole_prompts_pages_are_reserved_and_nobody_overtakes_the_head():
         bench.submit(number, prompt, peer=None)
     bench.plan()
     assert bench.role.pool.held(room(1)) == (0, 1, 2, 3, 4)
-    assert bench.role.pool.free == 3
+    assert bench.role.pool.available == 3
     assert bench.role.lengths() == (3, 2, 1)
 
 
 def test_the_window_bounds_the_ticks_in_flight():
     bench = Bench(window=2)
     bench.submit(1, prompt=20, peer=None)
-    bench.role.admit(0)
+    bench.plan(NO_SLOT)
     for _ in range(2):
         assert bench.role.next_slot(WINDOW, bench.flights, frozenset()) == (WINDOW, True)
         bench.plan()
     assert bench.role.next_slot(WINDOW, bench.flights, frozenset()) == (NO_SLOT, False)
-    assert bench.role.next_slot(WINDOW, bench.flights, frozenset({Tick(0)})) == (WINDOW, True)
+    assert bench.role.next_slot(WINDOW, bench.flights, frozenset({Tick(1)})) == (WINDOW, True)
     assert bench.plan(NO_SLOT) == []
 
 
@@ -112,16 +145,16 @@ def test_token_0_is_handed_off_and_quiet_frees_the_pages():
     bench = Bench()
     row = bench.running(1)
     assert bench.role.on_tokens(row, (7,)) == [Emitted(room(1), 0, 7), HandedOff(room(1), "d0", 7)]
-    assert bench.role.pool.free == 7
+    assert bench.role.pool.available == 7
     assert bench.verdict(1, Kind.QUIET) == [Settled(room(1), "d0"), Forgotten(room(1))]
-    assert bench.role.pool.free == 8
+    assert bench.role.pool.available == 8
 
 
 def test_quiet_may_overtake_the_harvest_but_not_free_before_it():
     bench = Bench()
     row = bench.running(1)
     assert bench.verdict(1, Kind.QUIET) == []
-    assert bench.role.pool.free == 7
+    assert bench.role.pool.available == 7
     notes = bench.role.on_tokens(row, (7,))
     assert notes[-1] == Forgotten(room(1))
     assert HandedOff(room(1), "d0", 7) in notes
@@ -136,7 +169,7 @@ def test_a_first_token_that_is_the_last_ends_both_groups():
         ToldPeer(room(1), "d0", Reason.PEER_ENDED),
         Stopped(room(1)),
     ]
-    assert bench.role.pool.free == 7, "the writes of its KV may still be under way"
+    assert bench.role.pool.available == 7, "the writes of its KV may still be under way"
 
 
 def test_without_a_peer_the_only_token_ends_the_request():
@@ -147,7 +180,7 @@ def test_without_a_peer_the_only_token_ends_the_request():
         Ended(room(1), Reason.LENGTH),
         Forgotten(room(1)),
     ]
-    assert bench.role.pool.free == 8
+    assert bench.role.pool.available == 8
 
 
 def test_failed_is_never_permission_to_free():
@@ -158,9 +191,9 @@ def test_failed_is_never_permission_to_free():
         ToldPeer(room(1), "d0", Reason.TRANSFER_FAILED),
         Stopped(room(1)),
     ]
-    assert bench.role.pool.free == 7
+    assert bench.role.pool.available == 7
     assert bench.verdict(1, Kind.QUIET)[-1] == Forgotten(room(1))
-    assert bench.role.pool.free == 8
+    assert bench.role.pool.available == 8
 
 
 def test_an_ended_request_gives_its_later_tokens_to_nobody():
@@ -170,6 +203,15 @@ def test_an_ended_request_gives_its_later_tokens_to_nobody():
     assert bench.role.on_tokens(row, (7,)) == []
     assert bench.role.on_abort(Abort(room(1), Reason.CLIENT_GONE)) == []
     assert bench.verdict(1, Kind.FAILED) == []
+
+
+def test_no_further_chunk_of_an_ended_request_is_launched():
+    bench = Bench()
+    bench.submit(1, prompt=20, peer=None)
+    assert spans(bench.plan()) == [(1, 0, 6)]
+    bench.role.on_abort(Abort(room(1), Reason.CLIENT_GONE))
+    assert bench.plan() == []
+    assert bench.role.lengths() == (1, 0, 0)
 
 
 def test_before_anything_was_sent_an_abort_frees_at_once():
@@ -222,3 +264,237 @@ def test_a_prompt_that_can_never_fit_is_refused():
     assert Ended(room(1), Reason.TOO_LARGE) in bench.submit(1, prompt=33)
     assert Ended(room(2), Reason.TOO_LARGE) in bench.submit(2, prompt=20, max_tokens=45)
     assert Opened(room(3), "d0") in bench.submit(3, prompt=32)
+
+
+# who goes first
+
+
+def test_the_order_is_that_of_arrival_not_of_the_grants():
+    bench = Bench()
+    bench.submit(1)
+    bench.submit(2)
+    for number in (2, 1):
+        bench.verdict(number, Kind.BOOTSTRAPPED)
+    assert spans(bench.plan()) == [(1, 0, 4), (2, 0, 4)]
+
+
+def test_a_higher_priority_goes_first():
+    bench = Bench()
+    bench.submit(1, peer=None, now_ms=0)
+    bench.submit(2, peer=None, now_ms=5, priority=1)
+    bench.submit(3, peer=None, now_ms=5, priority=1)
+    assert spans(bench.plan()) == [(2, 0, 4), (3, 0, 4)]
+    assert spans(bench.plan()) == [(1, 0, 4)]
+
+
+@pytest.mark.parametrize(("later_ms", "first"), [(PRIORITY_MS - 1, 2), (PRIORITY_MS, 1), (PRIORITY_MS + 1, 1)])
+def test_who_has_waited_long_enough_is_not_overtaken_by_priority(later_ms: int, first: int):
+    bench = Bench()
+    bench.submit(1, peer=None, now_ms=0)
+    bench.submit(2, peer=None, now_ms=later_ms, priority=1)
+    assert bench.plan()[0].room == room(first)
+
+
+def test_a_lower_priority_waits_longer():
+    bench = Bench()
+    bench.submit(1, peer=None, now_ms=0, priority=-1)
+    bench.submit(2, peer=None, now_ms=PRIORITY_MS - 1)
+    assert spans(bench.plan()) == [(2, 0, 4), (1, 0, 4)]
+
+
+def test_the_order_holds_between_the_chunks_of_a_prompt_too():
+    bench = Bench()
+    bench.submit(1, prompt=14, peer=None)
+    assert spans(bench.plan()) == [(1, 0, 6)]
+    bench.submit(2, prompt=10, peer=None, priority=1)
+    assert spans(bench.plan()) == [(2, 0, 6), (1, 6, 8)]
+
+
+def test_an_important_head_that_lacks_pages_is_not_overtaken():
+    bench = Bench()
+    bench.submit(1, prompt=16, peer=None)
+    bench.plan()
+    bench.submit(2, prompt=4, peer=None)
+    bench.submit(3, prompt=20, peer=None, priority=1)
+    bench.plan()
+    assert bench.role.pool.available == 4
+    assert bench.role.lengths() == (3, 2, 1)
+
+
+def test_the_next_one_moves_up_when_the_head_has_ended():
+    bench = Bench()
+    bench.submit(1, prompt=16, peer=None)
+    bench.plan()
+    bench.submit(2, prompt=20, peer=None)
+    bench.submit(3, prompt=4, peer=None)
+    bench.plan()
+    bench.role.on_abort(Abort(room(2), Reason.CLIENT_GONE))
+    assert spans(bench.plan()) == [(1, 12, 16), (3, 0, 4)]
+
+
+# how much of a prompt a tick takes
+
+
+def test_what_the_operator_changes_holds_from_the_next_chunk_on():
+    bench = Bench()
+    for number in (1, 2):
+        bench.submit(number, prompt=14, peer=None)
+    assert spans(bench.plan()) == [(1, 0, 6), (2, 0, 2)]
+    bench.controls.on_knobs(Knobs(max_prefill_tokens=5, chunked_prefill_size=3))
+    assert spans(bench.plan()) == [(1, 6, 9), (2, 2, 4)]
+
+
+def test_the_chunk_table_caps_a_chunk_by_where_it_begins():
+    limits = Limits(page_size=64, num_pages=100, context=8192, chunked_prefill_size=600, max_prefill_tokens=4096)
+    bench = Bench(limits)
+    bench.controls.on_knobs(Knobs(chunk_table=(1000, 500, 200)))
+    bench.submit(1, prompt=2 * BUCKET + 300, peer=None)
+    ends = [row.end for _ in range(6) for row in bench.plan()]
+    assert ends == [600, 1200, 1700, 2200, 2348]
+
+
+# the prefix cache
+
+
+def test_two_prompts_share_the_pages_of_their_common_prefix():
+    bench = Bench()
+    bench.submit(1, prompt=10, peer=None)
+    first = [*bench.plan(), *bench.plan()]
+    bench.harvest(first)
+    row = bench.running(2, prompt=14, like=1, peer=None)
+    assert (row.start, row.end) == (8, 14)
+    assert row.tokens == tuple(range(108, 114))
+    assert row.pages[:2] == first[-1].pages[:2]
+    assert bench.role.pool.held(room(2)) == row.pages
+
+
+def test_prompts_that_differ_in_their_first_page_share_nothing():
+    bench = Bench()
+    bench.done(1, prompt=8)
+    assert spans([bench.running(2, prompt=8, peer=None)]) == [(2, 6, 8)]
+    assert bench.role.pool.counts()["cached"] == 2
+
+
+def test_salts_never_meet():
+    bench = Bench()
+    bench.done(1, prompt=5, salt="one")
+    assert bench.running(2, prompt=5, like=1, peer=None, salt="other").start == 0
+    assert bench.running(3, prompt=5, like=1, peer=None, salt="one").start == 4
+
+
+@pytest.mark.parametrize(("prompt", "start"), [(4, 0), (5, 4), (8, 4), (9, 8)])
+def test_at_least_one_token_of_a_prompt_is_computed(prompt: int, start: int):
+    bench = Bench()
+    bench.done(1, prompt=12)
+    row = bench.running(2, prompt=prompt, like=1, peer=None)
+    assert (row.start, row.end, row.samples) == (start, prompt, True)
+
+
+def test_pages_are_shared_from_the_harvest_of_the_tick_that_filled_them_on():
+    bench = Bench()
+    bench.submit(1, prompt=10, peer=None)
+    chunk = bench.plan()
+    bench.submit(2, prompt=10, like=1, peer=None)
+    assert spans(bench.plan()) == [(1, 6, 10), (2, 0, 4)], "nothing has come back yet"
+    bench.harvest(chunk)
+    bench.submit(3, prompt=10, like=1, peer=None)
+    assert spans(bench.plan()) == [(2, 4, 10), (3, 4, 6)], "the first page is full, the second is not known to be"
+
+
+def test_a_page_that_is_not_full_is_not_shared():
+    bench = Bench()
+    bench.done(1, prompt=7)
+    assert bench.role.pool.counts()["cached"] == 1
+    assert bench.running(2, prompt=9, like=1, peer=None).start == 4
+
+
+@pytest.mark.parametrize("ended", ["aborted", "failed", "late"])
+def test_nothing_of_a_request_that_has_ended_is_shared(ended: str):
+    bench = Bench()
+    row = bench.running(1, prompt=5)
+    match ended:
+        case "aborted":
+            bench.role.on_abort(Abort(room(1), Reason.CLIENT_GONE))
+        case "failed":
+            bench.verdict(1, Kind.FAILED)
+        case _:
+            bench.role.expire(1_000)
+    bench.harvest([row])
+    bench.verdict(1, Kind.QUIET)
+    bench.harvest([row])
+    assert bench.role.pool.counts()["cached"] == 0
+    assert bench.running(2, prompt=5, like=1, peer=None).start == 0
+
+
+def test_shared_pages_stay_until_the_last_who_uses_them_has_gone():
+    bench = Bench()
+    bench.harvest([bench.running(1, prompt=5)])
+    bench.harvest([bench.running(2, prompt=5, like=1)])
+    shared = bench.role.pool.held(room(2))[0]
+    bench.verdict(1, Kind.QUIET)
+    assert bench.role.pool.available == 6
+    assert shared in bench.role.pool.held(room(2))
+    bench.verdict(2, Kind.QUIET)
+    assert bench.role.pool.available == 8
+    bench.role.pool.audit()
+
+
+def test_a_hit_is_given_back_while_the_rest_of_the_pages_is_lacking():
+    bench = Bench()
+    bench.done(1, prompt=8)
+    blocking = bench.running(2, prompt=20)
+    assert bench.role.pool.available == 3
+    bench.submit(3, prompt=16, like=1, peer=None)
+    bench.submit(4, prompt=4, peer=None)
+    assert bench.plan() == [], "the head lacks one page, and nobody overtakes it"
+    assert bench.role.pool.held(room(3)) == ()
+    assert bench.role.pool.available == 3
+    bench.harvest([blocking])
+    bench.verdict(2, Kind.QUIET)
+    assert spans(bench.plan()) == [(3, 8, 14), (4, 0, 2)]
+
+
+def test_cached_pages_that_nobody_uses_make_room():
+    bench = Bench()
+    for number in range(1, 5):
+        bench.done(number, prompt=8)
+    assert bench.role.pool.counts()["free"] == 0
+    assert spans([bench.running(5, prompt=32, peer=None)]) == [(5, 30, 32)]
+
+
+def test_without_a_prefix_cache_nothing_is_kept_or_shared():
+    bench = Bench(replace(LIMITS, prefix_cache=False))
+    bench.done(1, prompt=8)
+    assert bench.role.pool.counts()["free"] == 8
+    assert spans([bench.running(2, prompt=8, like=1, peer=None)]) == [(2, 6, 8)]
+
+
+# polls
+
+
+def test_a_room_is_asked_for_failure_while_it_goes_on_and_for_quiet_once_it_is_computed():
+    bench = Bench()
+    bench.submit(1)
+    assert bench.role.polls() == {room(1): [Question.INTACT]}
+    bench.verdict(1, Kind.BOOTSTRAPPED)
+    (row,) = bench.plan()
+    assert bench.role.polls() == {room(1): [Question.INTACT]}
+    bench.role.on_tokens(row, (7,))
+    assert bench.role.polls() == {room(1): [Question.INTACT, Question.QUIET]}
+    bench.verdict(1, Kind.QUIET)
+    assert bench.role.polls() == {}
+
+
+def test_a_room_that_ended_early_is_asked_for_quiet_only():
+    bench = Bench()
+    bench.running(1)
+    bench.running(2, peer=None)
+    for number in (1, 2):
+        bench.role.on_abort(Abort(room(number), Reason.CLIENT_GONE))
+    assert bench.role.polls() == {room(1): [Question.QUIET], room(2): [Question.QUIET]}
+
+
+def test_a_room_that_nobody_takes_over_has_nothing_to_be_asked():
+    bench = Bench()
+    bench.running(1, peer=None)
+    assert bench.role.polls() == {}

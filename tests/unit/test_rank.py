@@ -3,18 +3,19 @@
 import msgspec
 import pytest
 
-from tandem.assembly import build_rank
+from tandem.assembly import build_rank, build_scheduler
 from tandem.core.config import Group, Limits, RoleName
-from tandem.core.effects import Effect, Forget, Launch, SendHidden, SendNext, TellPeer, TellRouter
+from tandem.core.effects import Effect, Forget, Launch, Observe, SendHidden, SendNext, TellPeer, TellRouter
 from tandem.core.errors import Divergence
-from tandem.core.events import Combined, PeerOpened, Ran, Started, Woke
-from tandem.core.ids import Epoch, RankId, RequestId, Room, Tick
+from tandem.core.events import Combined, Event, PeerLost, PeerOpened, Ran, Started, Woke
+from tandem.core.ids import Epoch, LayerId, RankId, RequestId, Room, Tick
 from tandem.core.inputs import Abort, FirstToken, Submit
 from tandem.core.messages import (
     BallotBack,
     Baton,
     Cancel,
     Cancelled,
+    Commit,
     Done,
     Fact,
     Hello,
@@ -25,7 +26,8 @@ from tandem.core.messages import (
     Return,
     Token,
 )
-from tandem.core.rank import Rank
+from tandem.core.rank import Place, Rank
+from tandem.core.recorder import Entry
 from tandem.core.requests import Reason, Sampling, Work
 
 EPOCH, OLD = Epoch(5), Epoch(4)
@@ -402,6 +404,139 @@ def test_token_0_is_repeated_by_the_decode_group():
 
 def test_the_flight_record_holds_every_frame_with_its_digest():
     ranks, effects = running()
-    frames = [baton.frame for baton in sent(effects, Baton)]
-    assert [frame for frame, _ in ranks[0].flight_record] == frames
-    assert ranks[0].flight_record[-1][1] == ranks[0].scheduler.digest
+    recorded = ranks[0].recorder.since(Tick(-1))
+    entries = [msgspec.msgpack.decode(each.entry, type=Entry) for each in recorded]
+    assert [entry.frame for entry in entries] == [baton.frame for baton in sent(effects, Baton)]
+    assert [entry.digest for entry in entries] == [each.digest for each in recorded]
+    assert entries[-1].digest == ranks[0].scheduler.digest
+
+
+def test_a_frame_that_stops_the_rank_is_in_the_flight_record():
+    ranks, effects = running()
+    (first,) = sent(effects, Baton)
+    late = msgspec.structs.replace(first, frame=msgspec.structs.replace(first.frame, tick=Tick(1)))
+    with pytest.raises(Divergence):
+        ranks[1].on(late, 0)
+    unfinished = ranks[1].recorder.unfinished()
+    assert unfinished is not None
+    assert msgspec.msgpack.decode(unfinished, type=Entry) == Entry(late.frame, None)
+
+
+def test_what_is_in_hand_waits_for_hidden_states_or_for_its_forward():
+    ranks, effects = running()
+    (launch,) = only(effects, Launch)
+    for baton in sent(effects, Baton):
+        ranks[1].on(baton, 0)
+    assert ranks[0].in_hand() == ranks[1].in_hand() == [launch.plan]
+    ranks[1].on(Hidden(EPOCH, launch.plan.tick, 4, launch.plan.digest), 0)
+    assert ranks[1].in_hand() == [launch.plan]
+    ranks[1].on(Started(launch.plan.tick), 0)
+    ranks[1].on(Ran(launch.plan.tick, ((ROOM, (7,)),)), 0)
+    assert ranks[1].in_hand() == []
+
+
+# facts that stay here
+
+
+class Observer:
+    """A courier that observes these facts of a room, one with each event."""
+
+    def __init__(self, *facts: Fact) -> None:
+        self._facts = list(facts)
+
+    def on_event(self, event: Event) -> list[Effect]:
+        return [Observe(ROOM, self._facts.pop(0))]
+
+
+OBSERVED = (
+    Fact(Progress.WAITING_FOR_INPUT),
+    Fact(Progress.TRANSFERRING),
+    Fact(Progress.SUCCESS),
+    Fact(failed=True),
+    Fact(quiet=True),
+    Fact(backups=1),
+)
+
+
+def observations(transfer_consensus: str) -> tuple[Rank, list[Effect]]:
+    """A rank that has observed everything there is, and what came of it."""
+    limits = msgspec.structs.replace(LIMITS, transfer_consensus=transfer_consensus)
+    group = Group(RoleName.PREFILL, "p0", (1, 1))
+    observer = Observer(*OBSERVED)
+    rank = Rank(Place("p0", RankId(1), 2, EPOCH), build_scheduler(group, limits), observer, limits)  # type: ignore[arg-type]
+    return rank, [effect for _ in OBSERVED for effect in rank.on(Woke(), 0)]
+
+
+def test_the_store_hears_of_everything():
+    rank, effects = observations("store")
+    assert effects == [Observe(ROOM, fact) for fact in OBSERVED]
+    assert rank.facts[ROOM] == Fact(Progress.SUCCESS, failed=True, quiet=True, backups=1)
+
+
+def test_under_ring_consensus_the_store_hears_of_bootstrap_and_backups_only():
+    rank, effects = observations("ring")
+    waiting = Fact(Progress.WAITING_FOR_INPUT)
+    assert effects == [Observe(ROOM, waiting), Observe(ROOM, msgspec.structs.replace(waiting, backups=1))]
+    assert rank.facts[ROOM] == Fact(Progress.SUCCESS, failed=True, quiet=True, backups=1)
+
+
+def settled(ranks: list[Rank], effects: list[Effect], now_ms: int) -> tuple[list[Effect], list[int]]:
+    """Carry messages around a ring of two: what rank 0 does besides, and the outcomes of the votes."""
+    done, outcomes = [], []
+    while effects:
+        effect = effects.pop(0)
+        if not isinstance(effect, SendNext):
+            done.append(effect)
+            continue
+        backs = [SendNext(back) for back in sent(ranks[1].on(effect.message, now_ms), BallotBack)]
+        for back in backs:
+            outcomes.append(back.message.yes)
+            effects += ranks[0].on(back.message, now_ms)
+    return done, outcomes
+
+
+@pytest.fixture
+def polling() -> list[Rank]:
+    """Two decode ranks that wait for the KV of a request, and ask each other about it."""
+    ranks = ring(2, RoleName.DECODE, msgspec.structs.replace(LIMITS, transfer_consensus="ring"))
+    for rank in ranks:
+        for peer in range(2):
+            rank.on(PeerOpened(hello(peer, 2)), 0)
+    settled(ranks, ranks[0].on(submit(peer="p0", max_tokens=3), 0), 0)
+    return ranks
+
+
+def poll(ranks: list[Rank]) -> tuple[list[Effect], list[int]]:
+    """Wake rank 0 when it is time to ask again."""
+    now_ms = ranks[0].wake_ms()
+    assert now_ms is not None
+    assert now_ms < 1_000
+    return settled(ranks, ranks[0].on(Woke(), now_ms), now_ms)
+
+
+def test_polls_are_answered_from_what_each_rank_has_observed(polling: list[Rank]):
+    """Bit 0 is `intact`, bit 1 is `landed`."""
+    assert poll(polling)[1] == [0b01]
+    assert polling[0].on(Commit(ROOM, LayerId(0), 0, 4), 0) == [Observe(ROOM, Fact(Progress.WAITING_FOR_INPUT))]
+    assert polling[0].facts[ROOM].progress is Progress.SUCCESS
+    assert poll(polling)[1] == [0b01], "one rank is not all"
+    polling[1].on(Commit(ROOM, LayerId(1), 0, 4), 0)
+    assert poll(polling)[1] == [0b11]
+    (launch,) = only(settled(polling, polling[0].on(FirstToken(ROOM, 9), 0), 0)[0], Launch)
+    assert [row.room for row in launch.plan.rows] == [ROOM]
+
+
+def test_a_poll_hears_of_one_ranks_failure(polling: list[Rank]):
+    polling[1].on(PeerLost("p0", RankId(1)), 0)
+    assert polling[1].facts[ROOM].failed
+    effects, outcomes = poll(polling)
+    assert outcomes == [0b00]
+    assert TellRouter(Done(ROOM, Reason.TRANSFER_FAILED)) in effects
+    assert not any(rank.scheduler.role.pool.counts()["owned"] for rank in polling)
+
+
+def test_what_was_observed_of_a_room_goes_with_it(polling: list[Rank]):
+    polling[1].on(PeerLost("p0", RankId(1)), 0)
+    poll(polling)
+    settled(polling, polling[0].on(Quiet(ROOM), 0), 0)
+    assert [dict(rank.facts) for rank in polling] == [{}, {}]

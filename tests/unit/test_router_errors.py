@@ -14,6 +14,7 @@ ANSWERS = {
     Reason.CLIENT_GONE: (500, "request_aborted", "server_error"),
     Reason.DEADLINE: (504, "deadline_exceeded", "server_error"),
     Reason.QUEUE_FULL: (429, "queue_full", "rate_limit_error"),
+    Reason.DRAINING: (503, "draining", "server_error"),
     Reason.TOO_LARGE: (400, "context_length_exceeded", "invalid_request_error"),
     Reason.TRANSFER_FAILED: (502, "kv_transfer_failed", "server_error"),
     Reason.PEER_ENDED: (502, "group_lost", "server_error"),

@@ -9,8 +9,8 @@ import zmq
 from waiting import eventually
 
 from tandem.core.ids import RequestId, Room
-from tandem.core.inputs import Submit
-from tandem.core.messages import SILENT_S, Cancel, Done, Load, Token, ToRouter, Watch
+from tandem.core.inputs import Control, Knobs, Order, Submit
+from tandem.core.messages import SILENT_S, Cancel, Done, Evicted, Load, Token, ToRouter, Watch
 from tandem.core.requests import Reason, Sampling, Work
 from tandem.runtime.links import Inbox, Sockets, encode, post
 from tandem.runtime.router_link import RouterLink
@@ -36,7 +36,7 @@ class Routers:
             Inbox(self._sockets.connect(zmq.DEALER, address, name), ToRouter) for name in (b"one", b"two")
         ]
 
-    def say(self, router: int, message: Any, now_s: float = 0.0) -> list[Submit | Cancel]:
+    def say(self, router: int, message: Any, now_s: float = 0.0) -> list[Submit | Cancel | Control | Knobs]:
         """What the link makes of a router's message."""
         eventually(lambda: post(self._inboxes[router].socket, encode(message)))
         eventually(lambda: self.link.socket.poll(0), "the message is there")
@@ -75,6 +75,23 @@ def test_a_watch_is_answered_with_the_load_and_goes_no_further(routers: Routers)
     assert routers.say(1, Watch()) == []
     assert routers.heard(1) == LOAD
     assert routers.nothing(0)
+
+
+def test_orders_come_through_as_they_are(routers: Routers):
+    for order in (Control(Order.PAUSE), Knobs(max_prefill_tokens=64)):
+        assert routers.say(1, order) == [order]
+    assert routers.nothing(1)
+    assert routers.link.abandoned(1_000.0) == [], "they belong to no room"
+
+
+@pytest.mark.parametrize("word", [Done(ROOM, Reason.LENGTH), Evicted(ROOM)], ids=["done", "evicted"])
+def test_after_the_last_word_a_room_has_no_router(routers: Routers, word: Done | Evicted):
+    routers.say(0, submit(ROOM))
+    routers.link.tell(word)
+    assert routers.heard(0) == word
+    routers.link.tell(Token(ROOM, 1, 65))
+    assert routers.link.undelivered == 1
+    assert routers.link.abandoned(1_000.0) == []
 
 
 def test_a_request_that_comes_twice_stays_with_the_router_that_was_first(routers: Routers):

@@ -5,6 +5,7 @@ import msgspec
 from router.membership import Connect, Drop, Lost, Membership, State
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.ids import RankId
+from tandem.core.inputs import Order
 from tandem.core.members import Member
 from tandem.core.messages import Load
 
@@ -12,7 +13,7 @@ LOAD = Load("x", 1, 2, 3)
 
 
 def ranks(name: str, *, size: int = 2, epoch: int = 1, incarnation: int = 1, boot_ms: int = 1, **more) -> list[Member]:
-    role = RoleName.PREFILL if name.startswith("p") else RoleName.DECODE
+    role = {"p": RoleName.PREFILL, "d": RoleName.DECODE, "c": RoleName.COLOCATED}[name[0]]
     group = Group(role, name, (1,) * size)
     fields = {"fingerprint": "f", "model": "m", **more}
     return [
@@ -161,3 +162,49 @@ def test_the_reason_for_no_pair_is_told():
     assert code == "incompatible_pair"
     assert "p0 has f" in text
     assert "d0 has g" in text
+
+
+def test_the_reason_for_no_colocated_group_is_told():
+    membership = Membership("m")
+    membership.on_members(ranks("c0", epoch=0), 0)
+    assert membership.why_none() == ("no_colocated", "no colocated group is usable: c0 is forming its ring")
+    membership.on_members(ranks("c0", epoch=0) + ranks("p0"), 1)
+    told = "no prefill group is usable: p0 was not heard yet; c0 is forming its ring"
+    assert membership.why_none() == ("no_prefill", told)
+
+
+DRAINING = Load("x", 1, 2, 3, draining=True)
+
+
+def test_a_group_that_drains_takes_nothing_new_but_keeps_what_it_has():
+    membership = heard("p0", "d0")
+    membership.on_load("d0", 1, DRAINING)
+    assert usable(membership) == ["p0"]
+    assert states(membership)["d0"] is State.DRAINING
+    assert membership.on_members(ranks("p0") + ranks("d0"), 1) == [], "it is not lost"
+    assert membership.why_none() == ("draining", "no decode group is usable: d0 is draining")
+    membership.on_load("d0", 2, LOAD)
+    assert usable(membership) == ["d0", "p0"]
+
+
+def test_who_has_sent_the_drain_knows_before_the_group_says_so():
+    membership = heard("d0")
+    membership.on_order("d0", Order.DRAIN)
+    membership.on_load("d0", 1, LOAD)
+    assert usable(membership) == [], "that load may have been on its way already"
+    membership.on_load("d0", 2, DRAINING)
+    membership.on_load("d0", 3, LOAD)
+    assert usable(membership) == ["d0"], "another router has let it go on"
+    membership.on_order("d0", Order.DRAIN)
+    membership.on_order("d0", Order.FLUSH)
+    assert usable(membership) == []
+    membership.on_order("d0", Order.RESUME)
+    assert usable(membership) == ["d0"]
+
+
+def test_a_group_that_started_over_drains_no_more():
+    membership = heard("d0")
+    membership.on_order("d0", Order.DRAIN)
+    membership.on_members(ranks("d0", epoch=2), 1)
+    membership.on_load("d0", 2, LOAD)
+    assert usable(membership) == ["d0"]

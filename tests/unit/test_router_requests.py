@@ -5,14 +5,17 @@ from collections.abc import Callable
 
 import pytest
 
-from router.errors import shutting_down
-from router.placement import Pair
-from router.requests import PEER_WAIT_S, UNREAD_CHARS, UNREAD_PIECES, Exchange, Requests, groups_of
+from router.attempt import Attempt
+from router.errors import ApiError, shutting_down
+from router.exchange import UNREAD_PIECES, Exchange
+from router.placement import Route
+from router.requests import EVICTIONS_MAX, PEER_WAIT_S, UNREAD_CHARS, Requests
 from router.stream import Failed, Finished, Stream
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.ids import RankId, RequestId, Room
+from tandem.core.inputs import Submit
 from tandem.core.members import Member
-from tandem.core.messages import Cancel, Done, Token
+from tandem.core.messages import Cancel, Done, Evicted, Token
 from tandem.core.requests import Reason, Sampling, Work
 
 
@@ -58,26 +61,39 @@ def head(role: RoleName, name: str) -> Member:
     return Member(Group(role, name, (1,)), RankId(0), 1, 1, "h", "f", "m", "", "", "", Limits())
 
 
-PAIR = Pair(head(RoleName.PREFILL, "p0"), head(RoleName.DECODE, "d0"))
+PAIR = Route((head(RoleName.PREFILL, "p0"), head(RoleName.DECODE, "d0")))
+OTHER_PAIR = Route((head(RoleName.PREFILL, "p1"), head(RoleName.DECODE, "d1")))
+ALONE = Route((head(RoleName.COLOCATED, "c0"),))
 
 
 class Desk:
     """A book whose messages are kept, with one request open in it."""
 
     def __init__(
-        self, max_tokens: int = 100, stops: tuple[str, ...] = (), streaming: bool = True, timer_scale: float = 1.0
+        self,
+        max_tokens: int = 100,
+        stops: tuple[str, ...] = (),
+        streaming: bool = True,
+        timer_scale: float = 1.0,
+        route: Route = PAIR,
     ) -> None:
         self.clock = Clock()
         self.sent: list[tuple[str, object]] = []
         self.full: set[str] = set()
-        self.book = Requests(self._send, self.clock, 600.0, timer_scale)
+        self.book = Requests(self._send, self._again, self.clock, 600.0, timer_scale)
         self.room = Room(RequestId(7), 1)
+        self.route = route
         self.exchange = self.open(self.room, max_tokens, stops, streaming)
 
     def open(self, room: Room, max_tokens: int = 100, stops: tuple = (), streaming: bool = True) -> Exchange:
         work = Work(room, (1, 2), max_tokens, (256,), Sampling(), None)
-        stream = Stream(work, groups_of(work, PAIR), 10**6, Letters(), stops)
-        return self.book.open(work, PAIR, stream, deadline=700.0, streaming=streaming)
+        stream = Stream(Attempt(work, self.route), 10**6, Letters(), stops)
+        return self.book.open(stream, deadline=700.0, streaming=streaming)
+
+    def _again(self, before: Route, work: Work) -> Route:
+        if self.route is None:
+            raise ApiError(503, "no_decode", "nobody is there")
+        return self.route
 
     def _send(self, group: str, message: object) -> bool:
         self.sent.append((group, message))
@@ -88,6 +104,13 @@ class Desk:
 
     def done(self, group: str, reason: Reason) -> None:
         self.book.on_message(group, Done(self.room, reason))
+
+    def evicted(self, group: str) -> None:
+        """The group gives the current attempt up."""
+        self.book.on_message(group, Evicted(self.exchange.attempt.room))
+
+    def submits(self) -> list[tuple[str, Submit]]:
+        return [(group, message) for group, message in self.sent if isinstance(message, Submit)]
 
     def cancels(self) -> list[tuple[str, Reason]]:
         return [(group, message.reason) for group, message in self.sent if isinstance(message, Cancel)]
@@ -253,3 +276,121 @@ def test_a_waiter_wakes_for_text_for_the_end_and_for_nothing():
         assert (desk.exchange.take(), desk.exchange.end) == (["A"], Finished("length"))
 
     asyncio.run(story())
+
+
+# a group gives the pages of a request up
+
+
+def test_an_evicted_request_is_submitted_anew_with_the_tokens_it_has():
+    desk = Desk()
+    desk.token("p0", 0)
+    desk.token("d0", 1, 66)
+    desk.clock.move(100)
+    desk.sent.clear()
+    desk.evicted("d0")
+    again = [
+        (group, submit.work.room.attempt, submit.work.prompt, submit.work.max_tokens, submit.remaining_ms)
+        for group, submit in desk.submits()
+    ]
+    assert again == [(group, 2, (1, 2, 65, 66), 98, 500_000) for group in ("d0", "p0")]
+    assert {submit.work.sampling for _, submit in desk.submits()} == {Sampling()}
+    assert [group for group, _ in desk.cancels()] == ["p0", "d0"], "whoever still has the first attempt lets it go"
+    assert all(message.room.attempt == 1 for _, message in desk.sent if isinstance(message, Cancel))
+
+
+def test_its_client_sees_neither_a_gap_nor_a_double():
+    desk = Desk(max_tokens=4)
+    desk.token("p0", 0, 65)
+    desk.token("d0", 1, 66)
+    desk.evicted("d0")
+    desk.token("d0", 2, 88)
+    room = desk.exchange.attempt.room
+    for group, index, token in (("p0", 0, 67), ("d0", 0, 67), ("d0", 1, 68)):
+        desk.book.on_message(group, Token(room, index, token))
+    assert (desk.exchange.take(), desk.exchange.end) == (["A", "B", "C", "D"], Finished("length"))
+    assert len(desk.book) == 0
+
+
+def test_it_may_go_on_elsewhere():
+    desk = Desk()
+    desk.token("p0", 0)
+    desk.route = OTHER_PAIR
+    desk.evicted("d0")
+    assert [group for group, _ in desk.submits()] == ["d0", "p0", "d1", "p1"]
+    desk.book.on_lost("d0", "it burnt")
+    assert desk.exchange.end is None, "it works on this one no more"
+    desk.book.on_lost("p1", "it burnt too")
+    assert desk.code() == "group_lost"
+
+
+def test_with_one_token_left_prefill_does_it_alone():
+    desk = Desk(max_tokens=2)
+    desk.token("p0", 0)
+    desk.evicted("d0")
+    group, submit = desk.submits()[-1]
+    assert (group, submit.work.max_tokens, submit.work.peer) == ("p0", 1, None)
+    desk.book.on_message("p0", Token(desk.exchange.attempt.room, 0, 66))
+    assert (desk.exchange.take(), desk.exchange.end) == (["A", "B"], Finished("length"))
+
+
+def test_an_eviction_of_another_attempt_is_not_heard():
+    desk = Desk()
+    desk.evicted("d0")
+    desk.book.on_message("d0", Evicted(desk.room))
+    desk.book.on_message("d9", Evicted(desk.exchange.attempt.room))
+    assert desk.exchange.attempt.room.attempt == 2
+
+
+def test_evictions_are_bounded():
+    desk = Desk()
+    for _ in range(EVICTIONS_MAX):
+        desk.evicted("d0")
+    assert (desk.exchange.attempt.room.attempt, desk.exchange.end) == (1 + EVICTIONS_MAX, None)
+    desk.evicted("d0")
+    assert desk.code() == "overloaded"
+    assert desk.exchange.end.error.status == 503
+    assert len(desk.book) == 0
+
+
+def test_an_evicted_request_that_can_go_nowhere_says_why():
+    desk = Desk()
+    desk.route = None
+    desk.evicted("d0")
+    assert (desk.code(), len(desk.book)) == ("no_decode", 0)
+
+
+def test_the_deadline_of_an_evicted_request_stays():
+    desk = Desk()
+    desk.clock.move(599)
+    desk.evicted("d0")
+    assert desk.submits()[-1][1].remaining_ms == 1_000
+    desk.clock.move(1)
+    room = desk.exchange.attempt.room
+    assert desk.code() == "deadline_exceeded"
+    assert desk.sent[-2:] == [(group, Cancel(room, Reason.DEADLINE)) for group in ("p0", "d0")]
+
+
+# one group does all
+
+
+def test_a_colocated_group_gets_the_work_alone():
+    desk = Desk(max_tokens=3, route=ALONE)
+    assert [(group, submit.work.peer) for group, submit in desk.submits()] == [("c0", None)]
+    for index in range(3):
+        desk.token("c0", index)
+    assert (desk.exchange.end, desk.cancels()) == (Finished("length"), [])
+
+
+def test_a_colocated_group_is_needed_to_the_end():
+    desk = Desk(route=ALONE)
+    desk.token("c0", 0)
+    desk.token("c0", 1)
+    desk.book.on_lost("c0", "it burnt")
+    assert (desk.code(), desk.cancels()) == ("group_lost", [("c0", Reason.GROUP_LOST)])
+
+
+def test_a_colocated_group_may_be_told_to_compute_anew():
+    desk = Desk(route=ALONE)
+    desk.token("c0", 0)
+    desk.evicted("c0")
+    assert desk.submits()[-1][1].work.prompt == (1, 2, 65)

@@ -12,10 +12,12 @@ from router.asked import Asked, work_of
 from router.chat import Chat
 from router.completions import Completions
 from router.errors import ApiError
+from router.placement import Route
 from router.ports import Model
 from router.schema import NEUTRAL, NEUTRAL_IN_MESSAGES, ChatBody, CompletionBody, components
-from tandem.core.config import Limits
-from tandem.core.ids import RequestId, Room
+from tandem.core.config import Group, Limits, RoleName
+from tandem.core.ids import RankId, RequestId, Room
+from tandem.core.members import Member
 from tandem.core.requests import Sampling
 
 EOS = 256
@@ -105,6 +107,12 @@ def test_limits_stops_and_flags():
         ({"stream_options": {"include_usage": True}}, "invalid_value", "stream_options"),
         ({"stream": True, "stream_options": {"include_usage": 1}}, "invalid_type", "stream_options.include_usage"),
         ({"user": 1}, "invalid_type", "user"),
+        ({"priority": 101}, "invalid_value", "priority"),
+        ({"priority": -101}, "invalid_value", "priority"),
+        ({"priority": 1.5}, "invalid_type", "priority"),
+        ({"priority": "high"}, "invalid_type", "priority"),
+        ({"cache_salt": "s" * 257}, "invalid_value", "cache_salt"),
+        ({"cache_salt": 5}, "invalid_type", "cache_salt"),
         ({"ignore_eos": "yes"}, "invalid_type", "ignore_eos"),
         ({"messages": "hi"}, "invalid_type", "messages"),
         ({"messages": []}, "invalid_value", "messages"),
@@ -134,6 +142,14 @@ def test_limits_stops_and_flags():
 )
 def test_a_bad_chat_field_is_named(fields, code, param):
     assert refused(chat, **fields) == (400, code, param)
+
+
+def test_priority_and_cache_salt():
+    assert [(ask.priority, ask.salt) for ask in (chat(), chat(priority=None, cache_salt=None))] == [(0, "")] * 2
+    assert (chat(priority=-100).priority, completion(priority=100, cache_salt="a").salt) == (-100, "a")
+    ask = completion(priority=3, cache_salt="tenant")
+    work = work_of(ask, ROOM, pair(Limits(), Limits()))
+    assert (work.priority, work.salt) == (3, "tenant")
 
 
 @pytest.mark.parametrize(
@@ -248,6 +264,19 @@ def test_bodies_are_described():
 ROOM = Room(RequestId(1), 1)
 
 
+def head(role: RoleName, limits: Limits) -> Member:
+    return Member(Group(role, role.value, (1,)), RankId(0), 1, 1, "h", "f", "m", "", "", "", limits)
+
+
+def pair(prefill: Limits, decode: Limits) -> Route:
+    return Route((head(RoleName.PREFILL, prefill), head(RoleName.DECODE, decode)))
+
+
+def alone(limits: Limits) -> Route:
+    return Route((head(RoleName.COLOCATED, limits),))
+
+
+@pytest.mark.parametrize("route", [lambda limits: pair(limits, limits), alone], ids=["pair", "alone"])
 @pytest.mark.parametrize(
     ("max_tokens", "prompt", "context", "pages", "expected"),
     [
@@ -264,18 +293,18 @@ ROOM = Room(RequestId(1), 1)
         (None, 33, 64, 2, "prompt"),
     ],
 )
-def test_what_fits_and_what_does_not(max_tokens, prompt, context, pages, expected):
+def test_what_fits_and_what_does_not(route, max_tokens, prompt, context, pages, expected):
     ask = completion(prompt=[1] * prompt, max_tokens=max_tokens)
     if max_tokens is None:
         ask = Asked(**{name: getattr(ask, name) for name in ask.__dataclass_fields__} | {"max_tokens": None})
     limits = Limits(context=context, num_pages=pages, page_size=16)
     if isinstance(expected, int):
-        work = work_of(ask, ROOM, limits, limits)
+        work = work_of(ask, ROOM, route(limits))
         assert (work.max_tokens, len(work.prompt), work.room) == (expected, prompt, ROOM)
     else:
-        assert refused(lambda: work_of(ask, ROOM, limits, limits)) == (400, "context_length_exceeded", expected)
+        assert refused(lambda: work_of(ask, ROOM, route(limits))) == (400, "context_length_exceeded", expected)
 
 
 def test_one_token_needs_nothing_of_the_decode_group():
     ask = completion(prompt=[1] * 40, max_tokens=1)
-    assert work_of(ask, ROOM, Limits(num_pages=3), Limits(num_pages=1)).max_tokens == 1
+    assert work_of(ask, ROOM, pair(Limits(num_pages=3), Limits(num_pages=1))).max_tokens == 1

@@ -7,10 +7,13 @@ from byte_text import ByteDetokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 
+from router.attempt import Attempt
 from router.errors import client_gone
+from router.placement import Route
 from router.stream import Failed, Finished, Stream
-from tandem.core.config import RoleName
-from tandem.core.ids import RequestId, Room
+from tandem.core.config import Group, Limits, RoleName
+from tandem.core.ids import RankId, RequestId, Room
+from tandem.core.members import Member
 from tandem.core.messages import Done, Token
 from tandem.core.requests import Reason, Sampling, Work
 
@@ -19,13 +22,19 @@ ROOM = Room(RequestId(5), 1)
 EOS = 256
 
 
-def stream(max_tokens: int = 100, stops: tuple[str, ...] = (), names: dict | None = None) -> Stream:
+def route(*names: str) -> Route:
+    roles = {"p": RoleName.PREFILL, "d": RoleName.DECODE, "c": RoleName.COLOCATED}
+    groups = [Group(roles[name[0]], name, (1,)) for name in names]
+    return Route(tuple(Member(group, RankId(0), 1, 1, "h", "f", "m", "", "", "", Limits()) for group in groups))
+
+
+def stream(max_tokens: int = 100, stops: tuple[str, ...] = (), names: tuple[str, ...] = ("p0", "d0")) -> Stream:
     work = Work(ROOM, (1,), max_tokens, (EOS,), Sampling(), None)
-    return Stream(work, names or {P: "p0", D: "d0"}, 257, ByteDetokenizer(), stops)
+    return Stream(Attempt(work, route(*names)), 257, ByteDetokenizer(), stops)
 
 
-def feed(one: Stream, data: bytes | list[int], first: int = 0, role: RoleName = D) -> str:
-    return "".join(one.on_token(role, Token(ROOM, first + at, token)) for at, token in enumerate(data))
+def feed(one: Stream, data: bytes | list[int], first: int = 0, role: RoleName = D, room: Room = ROOM) -> str:
+    return "".join(one.on_token(role, Token(room, first + at, token)) for at, token in enumerate(data))
 
 
 def code(one: Stream) -> str | None:
@@ -165,7 +174,7 @@ def test_two_groups_that_blame_each_other_are_lost():
 
 
 def test_without_a_peer_nothing_is_awaited():
-    one = stream(max_tokens=1, names={P: "p0"})
+    one = stream(max_tokens=1)
     one.on_done(P, Done(ROOM, Reason.PEER_ENDED))
     assert code(one) == "group_lost"
 
@@ -177,3 +186,68 @@ def test_a_reason_that_does_not_come_is_not_awaited_for_ever():
     one.on_done(D, Done(ROOM, Reason.PEER_ENDED))
     one.no_reason_came()
     assert code(one) == "group_lost"
+
+
+SECOND, THIRD = Room(ROOM.rid, 2), Room(ROOM.rid, 3)
+
+
+def test_another_attempt_goes_on_where_the_first_one_stood():
+    one = stream(max_tokens=6)
+    assert feed(one, b"ab") == "ab"
+    left = one.remaining()
+    assert (left.room, left.prompt, left.max_tokens) == (SECOND, (1, *b"ab"), 4)
+    one.go_on(route("p1", "d1"))
+    assert feed(one, b"c", role=P, room=SECOND) + feed(one, b"cd", room=SECOND) == "cd"
+    one.go_on(route("p0", "d0"))
+    assert one.attempt.work.prompt == (1, *b"abcd")
+    assert feed(one, b"ef", room=THIRD) == "ef"
+    assert (one.end, one.count) == (Finished("length"), 6)
+
+
+def test_what_the_groups_of_an_earlier_attempt_still_say_is_not_heard():
+    one = stream()
+    feed(one, b"ab")
+    one.go_on(route("p0", "d0"))
+    assert feed(one, b"x", first=2) == ""
+    one.on_done(D, Done(ROOM, Reason.GROUP_LOST))
+    one.on_done(P, Done(ROOM, Reason.PEER_ENDED))
+    assert (one.count, one.end, one.awaits_reason) == (2, None, False)
+
+
+def test_a_gap_in_a_later_attempt_is_named_by_its_own_count():
+    one = stream()
+    feed(one, b"ab")
+    one.go_on(route("p1", "d1"))
+    feed(one, b"z", first=1, room=SECOND)
+    assert code(one) == "protocol_violation"
+    assert "d1 sent token 1 after 0 tokens" in one.end.error.message
+
+
+def test_stop_strings_and_letters_are_found_over_attempts():
+    one = stream(stops=("END",))
+    assert feed(one, b"go EN") == "go "
+    one.go_on(route("p0", "d0"))
+    assert feed(one, b"D", room=SECOND) == ""
+    assert one.end == Finished("stop", by_stop_string=True)
+    one = stream()
+    assert feed(one, "é".encode()[:1]) == ""
+    one.go_on(route("p0", "d0"))
+    assert feed(one, "é".encode()[1:], room=SECOND) == "é"
+
+
+def test_a_new_attempt_needs_its_prefill_group_again():
+    one = stream()
+    feed(one, b"abc")
+    assert one.handed_over
+    one.go_on(route("p0", "d0"))
+    assert not one.handed_over
+
+
+def test_one_group_that_does_both_needs_no_other():
+    one = stream(max_tokens=2, names=("c0",))
+    assert feed(one, b"ab", role=RoleName.COLOCATED) == "ab"
+    assert (one.end, one.handed_over) == (Finished("length"), False)
+    one = stream(names=("c0",))
+    one.on_done(RoleName.COLOCATED, Done(ROOM, Reason.QUEUE_FULL))
+    assert code(one) == "queue_full"
+    assert "colocated group c0" in one.end.error.message

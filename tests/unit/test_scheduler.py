@@ -2,20 +2,24 @@
 
 import pytest
 
+from consensus.polls import POLL_MS
 from prefill.role import PrefillRole
 from tandem.core.config import Limits
+from tandem.core.controls import Controls
 from tandem.core.errors import Divergence, IllegalTransition
 from tandem.core.ids import NO_SLOT, RequestId, Room, Slot, Tick
-from tandem.core.inputs import Abort, FirstToken, Frame, Harvest, Kind, Outcome, Submit, Verdict
+from tandem.core.inputs import Abort, Control, FirstToken, Frame, Harvest, Kind, Order, Outcome, Submit, Verdict
 from tandem.core.pages import PagePool
-from tandem.core.plan import Ask, Forgotten, Question, Row
+from tandem.core.plan import MAX_ASKS, Ask, Ended, Forgotten, Question, Row
 from tandem.core.requests import Reason, Sampling, Work
+from tandem.core.role import NOTHING, Decision
 from tandem.core.scheduler import Scheduler
 from tandem.core.slots import Flights
 
 A, B = (Room(RequestId(number), 1) for number in (1, 2))
 ROW = Row(A, (1,), 0, (), True, Sampling())
 ASK = Ask(Question.PREALLOC, A, "p0")
+STORE, RING = Limits(), Limits(transfer_consensus="ring")
 
 
 def submit(room: Room) -> Submit:
@@ -23,32 +27,43 @@ def submit(room: Room) -> Submit:
 
 
 class Recorder:
-    """A role that writes down what it is told, in order, knows room A, and once plans a row and asks a question."""
+    """A role that writes down what it is told, in order, and knows room A. It decides and polls what it is given."""
 
     kinds = tuple(Kind)
 
-    def __init__(self) -> None:
+    def __init__(self, decision: Decision = NOTHING, polls: dict[Room, list[Question]] | None = None) -> None:
         self.pool = PagePool(4, 4)
         self.calls: list[str] = []
-        self.rows, self.asks = [ROW], [ASK]
+        self.wakes: int | None = None
+        self._answers = {"decide": decision, "polls": polls or {}, "lengths": ()}
 
     def knows(self, room: Room) -> bool:
         return room == A
 
+    def wake_ms(self) -> int | None:
+        return self.wakes
+
+    def decides(self, decision: Decision) -> None:
+        self._answers["decide"] = decision
+
     def __getattr__(self, name: str):
         def record(*_):
             self.calls.append(name)
-            return {"admit": self.asks, "plan": self.rows, "lengths": ()}.get(name, [])
+            return self._answers.get(name, [])
 
         return record
 
 
+def scheduler_of(role: Recorder, limits: Limits = STORE) -> Scheduler:
+    return Scheduler(role, Controls(limits), limits)
+
+
 def test_the_order_of_a_step_is_fixed():
-    role = Recorder()
-    scheduler = Scheduler(role)
+    role = Recorder(Decision([ROW], [ASK]))
+    scheduler = scheduler_of(role)
     scheduler.step(Frame(Tick(0), Slot(0), 0))
     role.calls.clear()
-    role.rows, role.asks = [], []
+    role.decides(NOTHING)
     scheduler.step(
         Frame(
             Tick(1),
@@ -61,37 +76,123 @@ def test_the_order_of_a_step_is_fixed():
         )
     )
     told = ["on_tokens", "on_outcome", "on_verdict", "on_submit", "on_first_token", "on_abort", "expire"]
-    assert role.calls == [*told, "admit", "plan", "lengths", "wake_ms"]
+    assert role.calls == [*told, "decide", "lengths"]
 
 
 def test_what_concerns_an_absent_room_is_dropped():
     role = Recorder()
     arrivals, verdicts = (FirstToken(B, 1),), (Verdict(B, Kind.QUIET),)
-    Scheduler(role).step(Frame(Tick(0), NO_SLOT, 0, arrivals, verdicts))
-    assert role.calls == ["expire", "admit", "plan", "lengths", "wake_ms"]
+    scheduler_of(role).step(Frame(Tick(0), NO_SLOT, 0, arrivals, verdicts))
+    assert role.calls == ["expire", "decide", "lengths"]
 
 
 def test_a_request_that_is_here_already_is_not_submitted_again():
     role = Recorder()
-    Scheduler(role).step(Frame(Tick(0), NO_SLOT, 0, (submit(A),)))
+    scheduler_of(role).step(Frame(Tick(0), NO_SLOT, 0, (submit(A),)))
     assert "on_submit" not in role.calls
+
+
+def test_what_a_decision_tells_comes_last_and_is_remembered():
+    role = Recorder(Decision(notes=[Forgotten(B)]))
+    scheduler = scheduler_of(role)
+    assert scheduler.step(Frame(Tick(0), Slot(0), 0)).notes == (Forgotten(B),)
+    role.decides(Decision(notes=[Ended(A, Reason.STOP)]))
+    plan = scheduler.step(Frame(Tick(1), Slot(0), 0, (submit(B),)))
+    assert plan.notes == (Forgotten(B), Ended(A, Reason.STOP))
+    assert "on_submit" not in role.calls, "the room has ended in the step before"
 
 
 @pytest.mark.parametrize("tick", [-1, 1, 7])
 def test_only_the_next_frame_can_be_stepped(tick: int):
     with pytest.raises(Divergence):
-        Scheduler(Recorder()).step(Frame(Tick(tick), NO_SLOT, 0))
+        scheduler_of(Recorder()).step(Frame(Tick(tick), NO_SLOT, 0))
 
 
 def test_a_harvest_must_name_the_rooms_of_its_rows():
-    scheduler = Scheduler(Recorder())
+    scheduler = scheduler_of(Recorder(Decision([ROW])))
     scheduler.step(Frame(Tick(0), Slot(0), 0))
     with pytest.raises(Divergence, match="other rooms"):
         scheduler.step(Frame(Tick(1), Slot(0), 0, harvests=(Harvest(Tick(0), ()),)))
 
 
+# transfer consensus by votes
+
+
+BOTH = {A: [Question.INTACT, Question.QUIET]}
+
+
+def polled(*questions: Question) -> tuple[Ask, ...]:
+    return tuple(Ask(question, A) for question in questions)
+
+
+def test_polls_are_asked_under_ring_consensus_only():
+    by_store, by_ring = Recorder(polls=BOTH), Recorder(polls=BOTH)
+    assert scheduler_of(by_store).step(Frame(Tick(0), Slot(0), 0)).asks == ()
+    assert scheduler_of(by_ring, RING).step(Frame(Tick(0), Slot(0), 0)).asks == polled(*BOTH[A])
+    assert "polls" not in by_store.calls
+
+
+def test_the_outcome_of_a_poll_is_a_verdict():
+    role = Recorder(polls=BOTH)
+    scheduler = scheduler_of(role, RING)
+    scheduler.step(Frame(Tick(0), Slot(0), 0))
+    role.calls.clear()
+    scheduler.step(Frame(Tick(1), Slot(0), 0, ballots=(Outcome(Tick(1), 0b10),)))
+    assert role.calls[:3] == ["on_verdict", "on_verdict", "expire"], "one rank has failed, and all are quiet"
+
+
+def test_a_poll_that_finds_nothing_changes_nothing():
+    role = Recorder(polls=BOTH)
+    scheduler = scheduler_of(role, RING)
+    scheduler.step(Frame(Tick(0), Slot(0), 0))
+    role.calls.clear()
+    scheduler.step(Frame(Tick(1), Slot(0), 0, ballots=(Outcome(Tick(1), 0b01),)))
+    assert "on_verdict" not in role.calls
+    assert "on_outcome" not in role.calls
+
+
+def test_a_poll_about_a_room_that_has_gone_says_nothing():
+    role = Recorder(polls={B: [Question.QUIET]})
+    scheduler = scheduler_of(role, RING)
+    scheduler.step(Frame(Tick(0), Slot(0), 0))
+    scheduler.step(Frame(Tick(1), Slot(0), 0, ballots=(Outcome(Tick(1), 1),)))
+    assert "on_verdict" not in role.calls
+
+
+def test_polls_take_what_is_left_of_a_ballot():
+    questions = [Ask(Question.PREALLOC, Room(RequestId(number), 1), "p0") for number in range(MAX_ASKS - 1)]
+    scheduler = scheduler_of(Recorder(Decision(asks=questions), BOTH), RING)
+    assert scheduler.step(Frame(Tick(0), Slot(0), 0)).asks == tuple(questions)
+    scheduler = scheduler_of(Recorder(Decision(asks=questions[1:]), BOTH), RING)
+    assert scheduler.step(Frame(Tick(0), Slot(0), 0)).asks == (*questions[1:], *polled(*BOTH[A]))
+
+
+def test_polls_and_verdicts_go_on_while_the_group_is_paused():
+    role = Recorder(Decision([ROW], [ASK]), BOTH)
+    scheduler = scheduler_of(role, RING)
+    plan = scheduler.step(Frame(Tick(0), Slot(0), 0, (Control(Order.PAUSE),), (Verdict(A, Kind.QUIET),)))
+    assert (plan.rows, plan.asks) == ((), polled(*BOTH[A]))
+    assert role.calls == ["on_verdict", "expire", "polls", "lengths"]
+
+
+@pytest.mark.parametrize(("roles", "expected"), [(None, POLL_MS), (1, 1), (10_000, POLL_MS)])
+def test_it_wakes_for_the_role_and_for_the_next_poll(roles: int | None, expected: int):
+    role = Recorder(polls={A: [Question.QUIET]})
+    role.wakes = roles
+    scheduler = scheduler_of(role, RING)
+    scheduler.step(Frame(Tick(0), Slot(0), 0))
+    assert scheduler.wake_ms == roles, "while a poll is out its outcome has to come first"
+    scheduler.step(Frame(Tick(1), Slot(0), 0, ballots=(Outcome(Tick(1), 0),)))
+    assert scheduler.wake_ms == expected
+
+
+# the whole of it
+
+
 def prefill() -> Scheduler:
-    return Scheduler(PrefillRole(Limits(page_size=4, num_pages=8, context=32, max_rooms=1), 2))
+    limits = Limits(page_size=4, num_pages=8, context=32, max_rooms=1)
+    controls = Controls(limits)
+    return Scheduler(PrefillRole(limits, controls, 2), controls, limits)
 
 
 FRAMES = [

@@ -11,6 +11,7 @@ from kvtransfer import session
 from prefill import handoff
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import RequestId, Room
+from tandem.core.queue import Place
 from tandem.core.requests import Sampling, Work
 
 ROOM = Room(RequestId(1), 1)
@@ -50,7 +51,7 @@ HANDOFF = Table(
     SENDING       QUIET        GONE
     DRAINING      QUIET        GONE
     """,
-    lambda state: handoff.Handoff(WORK, 0, state),
+    lambda state: handoff.Handoff(WORK, 0, Place(0, 1), state),
 )
 INTAKE = Table(
     intake.NEXT,
@@ -70,9 +71,25 @@ INTAKE = Table(
     QUARANTINED  QUIET           GONE
     RUNNING      ENDED           GONE
     RUNNING      ENDED_IN_FLIGHT FINISHING
+    RUNNING      CHOSEN          RETRACTING
+    RUNNING      EVICTED         GONE
     FINISHING    HARVESTED       GONE
+    RETRACTING   GRANTED         BACKING_UP
+    RETRACTING   REFUSED         GONE
+    RETRACTING   ENDED           DOOMED
+    BACKING_UP   BACKED_UP       RETRACTED
+    BACKING_UP   ENDED           LEAVING
+    LEAVING      BACKED_UP       GONE
+    RETRACTED    ALLOCATED       RESUMING
+    RETRACTED    ENDED           GONE
+    RESUMING     GRANTED         RESTORING
+    RESUMING     REFUSED         GONE
+    RESUMING     ENDED           DOOMED
+    RESTORING    HARVESTED       RUNNING
+    RESTORING    ENDED           FINISHING
+    RESTORING    ENDED_IN_FLIGHT FINISHING
     """,
-    lambda state: intake.Intake(WORK, 0, 1, state),
+    lambda state: intake.Intake(WORK, Place(0, 1), state),
 )
 SENDING = Table(
     session.SEND_NEXT,
@@ -97,8 +114,11 @@ RECEIVING = Table(
     session.ReceiveInput,
     session.ReceiveState.RESERVED,
     """
-    RESERVED GRANTED OPEN
-    OPEN     COVERED COMPLETE
+    RESERVED GRANTED   OPEN
+    OPEN     COVERED   COMPLETE
+    COMPLETE RETRACTED COPYING
+    COPYING  BACKED_UP SAVED
+    SAVED    RESUMED   COMPLETE
     """,
     lambda state: session.ReceiveSession(ROOM, "p0", state),
 )
@@ -162,6 +182,18 @@ def test_a_request_can_be_ended_wherever_it_is_not_over():
 def test_pages_that_a_writer_knows_are_left_only_by_quiet():
     out = [happened for (state, happened) in intake.NEXT if state is intake.State.QUARANTINED]
     assert out == [intake.Input.QUIET]
+
+
+def test_pages_that_are_being_copied_are_left_only_by_the_end_of_the_copy():
+    copying = (intake.State.BACKING_UP, intake.State.LEAVING)
+    out = {happened: to for (state, happened), to in intake.NEXT.items() if state in copying and to not in copying}
+    assert list(out) == [intake.Input.BACKED_UP]
+
+
+def test_pages_that_are_being_copied_back_are_left_only_by_a_forward():
+    back = (intake.State.RESTORING, intake.State.FINISHING)
+    out = [happened for (state, happened), to in intake.NEXT.items() if state in back and to not in back]
+    assert set(out) == {intake.Input.HARVESTED}
 
 
 def send_session(state: session.SendState, **fields: Any) -> session.SendSession:

@@ -10,9 +10,8 @@ from tandem.core.config import Group, Limits, RoleName
 from tandem.core.ids import RequestId, Room
 from tandem.core.requests import Reason, Sampling, Work
 from tandem.sim.client import Client
-from tandem.sim.node import Pace
 from tandem.sim.run import build_engine
-from tandem.sim.world import Cluster, World
+from tandem.sim.world import Cluster, Pace, World
 
 STORIES = Path(__file__).parent.parent / "stories"
 CLUSTER = Cluster(
@@ -24,7 +23,7 @@ WORK = Work(Room(RequestId(1), 1), (72, 101, 108, 108, 111, 33), 3, (), Sampling
 
 
 def one_request(world: World) -> None:
-    world.clock.at(1_000, partial(world.submit, WORK, "p0", "d0"))
+    world.clock.at(1_000, partial(world.submit, WORK, ("p0", "d0")))
 
 
 def client_leaves_during_the_transfer(world: World) -> None:

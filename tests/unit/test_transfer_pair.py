@@ -8,12 +8,25 @@ from decode.receiver import KVReceiver
 from kvtransfer.session import SendState
 from prefill.sender import KVSender, completed_pages
 from tandem.core.config import Group, RoleName
-from tandem.core.effects import Effect, Observe, Post, TellPeer
+from tandem.core.effects import BackUp, Effect, Observe, Post, Restore, TellPeer
 from tandem.core.errors import IllegalTransition
-from tandem.core.events import LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
+from tandem.core.events import BackedUp, LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
 from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room, Slot, Tick
 from tandem.core.messages import Commit, Fact, Grant, Hello, Progress, Region
-from tandem.core.plan import Ask, Forgotten, Granted, Note, Opened, Plan, Question, Returned, Row, Stopped
+from tandem.core.plan import (
+    Ask,
+    Forgotten,
+    Granted,
+    Note,
+    Opened,
+    Plan,
+    Question,
+    Resumed,
+    Retracted,
+    Returned,
+    Row,
+    Stopped,
+)
 from tandem.core.requests import Sampling
 
 ROOM = Room(RequestId(1), 1)
@@ -49,7 +62,7 @@ class Pair:
         self.decode = Group(RoleName.DECODE, "d0", decode)
         self.senders = [KVSender(self.prefill.layers(RankId(rank)), SIZE) for rank in range(len(prefill))]
         self.receivers = [
-            KVReceiver(RankId(rank), self.decode.layers(RankId(rank))) for rank in range(self.decode.size)
+            KVReceiver(RankId(rank), self.decode.layers(RankId(rank)), SIZE) for rank in range(self.decode.size)
         ]
         for one in self.senders:
             for rank in range(self.decode.size):
@@ -62,7 +75,7 @@ class Pair:
         """The vote passes: what the receivers send."""
         assert all(one.answer(ASK) for one in self.receivers)
         pages = tuple(PageId(20 + index) for index in range(-(-prompt // SIZE)))
-        granted = Granted(ROOM, "p0", prompt, pages)
+        granted = Granted(ROOM, "p0", prompt, 0, pages)
         return [sent for one in self.receivers for sent in told(one.on_plan(plan(granted)))]
 
     def opened(self, prompt: int) -> None:
@@ -111,7 +124,7 @@ def test_grants_whose_room_never_comes_are_bounded(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("prefill.sender.MAX_EARLY", 2)
     (sender,) = Pair().senders
     for number in range(5):
-        sender.on_event(Grant(Room(RequestId(number), 1), RankId(0), (PageId(20),)))
+        sender.on_event(Grant(Room(RequestId(number), 1), RankId(0), 0, (PageId(20),)))
     assert sender.open_rooms() == 2
 
 
@@ -123,7 +136,7 @@ def test_a_commit_for_a_foreign_layer_ends_its_room():
 
 def test_grants_may_come_before_the_handshake_is_done():
     sender = KVSender((LayerId(0), LayerId(2)), SIZE)
-    sender.on_event(Grant(ROOM, RankId(0), (PageId(20),)))
+    sender.on_event(Grant(ROOM, RankId(0), 0, (PageId(20),)))
     assert sender.on_plan(plan(Opened(ROOM, "d0"))) == []
     group = Group(RoleName.DECODE, "d0", (2,))
     assert sender.on_event(PeerOpened(hello(group, 0))) == [READY]
@@ -156,7 +169,7 @@ def test_a_grant_goes_to_each_prefill_rank_that_owns_a_layer_once():
 
 
 def test_a_receiver_says_no_while_a_session_that_owns_its_layers_is_not_open():
-    receiver = KVReceiver(RankId(0), (LayerId(0), LayerId(2)))
+    receiver = KVReceiver(RankId(0), (LayerId(0), LayerId(2)), SIZE)
     prefill = Group(RoleName.PREFILL, "p0", (1, 1))
     receiver.on_event(PeerOpened(hello(prefill, 0)))
     assert not receiver.answer(ASK)
@@ -177,7 +190,7 @@ def test_a_peer_lost_between_vote_and_commit_is_a_fact_not_a_difference():
     (receiver,) = Pair().receivers
     receiver.answer(ASK)
     assert receiver.on_event(PeerLost("p0", RankId(0))) == []
-    assert receiver.on_plan(plan(Granted(ROOM, "p0", 8, (PageId(1), PageId(2))))) == [FAILED]
+    assert receiver.on_plan(plan(Granted(ROOM, "p0", 8, 0, (PageId(1), PageId(2))))) == [FAILED]
 
 
 def test_prefill_is_asked_nothing():
@@ -255,20 +268,115 @@ def test_a_lost_peer_fails_the_rooms_it_was_to_receive_and_no_others():
     assert sender.on_event(PeerLost("d0", RankId(0))) == [], "failed is said once"
 
 
-@given(st.integers(1, 40), st.lists(st.integers(1, 17), min_size=1))
-def test_chunks_of_any_size_complete_every_page_once_and_cover_every_token(prompt: int, sizes: list[int]):
-    start, pages, tokens = 0, [], []
-    for size in sizes * prompt:
-        end = min(prompt, start + size)
-        chunk = completed_pages(row(start, end, prompt), SIZE)
-        pages += chunk.pages
-        tokens += range(chunk.first, chunk.last) if chunk.pages else []
-        assert chunk.last <= end, "no page is sent before its tokens are there"
+def sender_granted(first_page: int, pages: int) -> KVSender:
+    """Ready, with a grant for `pages` pages of a prompt from `first_page` on; logical page i goes to page 20 + i."""
+    (sender,) = Pair().senders
+    sender.on_plan(plan(Opened(ROOM, "d0")))
+    granted = tuple(PageId(20 + first_page + index) for index in range(pages))
+    assert sender.on_event(Grant(ROOM, RankId(0), first_page, granted)) == [READY]
+    return sender
+
+
+def sent_by(sender: KVSender, rows: list[Row]) -> list[tuple[tuple[tuple[int, int], ...], Commit]]:
+    """What each write of layer 0 carries, and what it commits once it has ended."""
+    sent = []
+    for tick, each in enumerate(rows, start=1):
+        sender.on_plan(plan(tick=tick, rows=(each,)))
+        for post in posts(sender.on_event(LayerRan(Tick(tick), LayerId(0)))):
+            (commit,) = told(sender.on_event(Moved(post.ticket, Written.OK)))
+            sent.append((post.blocks, commit.message))
+    return sent
+
+
+def test_the_first_chunk_behind_a_cached_prefix_also_sends_the_prefix():
+    sender = sender_granted(0, 4)
+    assert sent_by(sender, [row(8, 12, 14), row(12, 14, 14)]) == [
+        (((10, 20), (11, 21), (12, 22)), Commit(ROOM, LayerId(0), 0, 12)),
+        (((13, 23),), Commit(ROOM, LayerId(0), 12, 14)),
+    ]
+
+
+def test_a_first_chunk_that_fills_no_page_sends_the_cached_prefix_at_once():
+    sender = sender_granted(0, 3)
+    assert sent_by(sender, [row(8, 10, 11), row(10, 11, 11)]) == [
+        (((10, 20), (11, 21)), Commit(ROOM, LayerId(0), 0, 8)),
+        (((12, 22),), Commit(ROOM, LayerId(0), 8, 11)),
+    ]
+
+
+def test_what_the_decode_group_has_is_not_sent():
+    sender = sender_granted(1, 2)
+    assert sent_by(sender, [row(0, 8, 10), row(8, 10, 10)]) == [
+        (((11, 21),), Commit(ROOM, LayerId(0), 4, 8)),
+        (((12, 22),), Commit(ROOM, LayerId(0), 8, 10)),
+    ]
+
+
+def test_a_chunk_that_the_decode_group_has_whole_posts_nothing_and_holds_nothing_up():
+    sender = sender_granted(2, 1)
+    rows = [row(0, 4, 10), row(4, 8, 10), row(8, 10, 10)]
+    assert sent_by(sender, rows) == [(((12, 22),), Commit(ROOM, LayerId(0), 8, 10))]
+
+
+def test_a_grant_that_is_too_short_behind_its_first_page_fails_the_room():
+    sender = sender_granted(1, 1)
+    sender.on_plan(plan(tick=1, rows=(row(0, 12, 12),)))
+    assert sender.on_event(LayerRan(Tick(1), LayerId(0))) == [FAILED]
+
+
+def test_a_sender_that_had_nothing_to_send_is_quiet_when_the_prompt_has_run():
+    sender = sender_granted(2, 0)
+    assert sent_by(sender, [row(0, 8, 8)]) == []
+    assert sender.on_event(Ran(Tick(1), ())) == [QUIET]
+
+
+def test_each_layer_follows_the_grant_of_the_rank_that_owns_it():
+    pair = Pair(decode=(1, 1))
+    (sender,) = pair.senders
+    sender.on_plan(plan(Opened(ROOM, "d0")))
+    sender.on_event(Grant(ROOM, RankId(0), 0, (PageId(20), PageId(21))))
+    sender.on_event(Grant(ROOM, RankId(1), 1, (PageId(31),)))
+    sender.on_plan(plan(tick=1, rows=(row(0, 8, 8),)))
+    first, second = (posts(sender.on_event(LayerRan(Tick(1), LayerId(layer))))[0] for layer in (0, 1))
+    assert (first.rank, first.blocks) == (0, ((10, 20), (11, 21)))
+    assert (second.rank, second.blocks) == (1, ((11, 31),))
+
+
+def chunks_of(prompt: int, hit: int, sizes: list[int]) -> list[Row]:
+    """Rows of these sizes, over and over, behind `hit` cached pages; at least one token is computed."""
+    start, rows = min(hit, (prompt - 1) // SIZE) * SIZE, []
+    while start < prompt:
+        end = min(prompt, start + sizes[len(rows) % len(sizes)])
+        rows.append(row(start, end, prompt))
         start = end
-        if start == prompt:
-            break
+    return rows
+
+
+SIZES = st.lists(st.integers(1, 17), min_size=1)
+
+
+@given(st.integers(1, 40), st.integers(0, 10), SIZES)
+def test_chunks_of_any_size_complete_every_page_once_and_cover_every_token(prompt: int, hit: int, sizes: list[int]):
+    pages: list[int] = []
+    for each in chunks_of(prompt, hit, sizes):
+        chunk = completed_pages(each, len(pages), SIZE)
+        assert chunk.first_page == len(pages)
+        pages += chunk.pages
+        assert chunk.last == min(len(pages) * SIZE, prompt)
+        assert chunk.last <= each.end, "no page is sent before its tokens are there"
     assert pages == [10 + index for index in range(-(-prompt // SIZE))]
-    assert tokens == list(range(prompt))
+
+
+@given(st.integers(1, 40), st.integers(0, 10), st.integers(0, 10), SIZES)
+def test_with_any_hits_on_both_sides_every_granted_page_is_sent_once(
+    prompt: int, ours: int, theirs: int, sizes: list[int]
+):
+    first_page, whole = min(theirs, (prompt - 1) // SIZE), -(-prompt // SIZE)
+    sent = sent_by(sender_granted(first_page, whole - first_page), chunks_of(prompt, ours, sizes))
+    blocks = [block for each, _ in sent for block in each]
+    assert blocks == [(10 + page, 20 + page) for page in range(first_page, whole)]
+    tokens = [token for _, commit in sent for token in range(commit.first, commit.last)]
+    assert tokens == list(range(first_page * SIZE, prompt))
 
 
 # both ends
@@ -343,3 +451,84 @@ def test_a_room_that_stops_after_it_became_quiet_stays_quiet():
     assert sender.on_event(Ran(Tick(1), ())) == [QUIET]
     assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
     assert sender._sessions[ROOM].state is SendState.QUIET
+
+
+# what the decode group has already
+
+
+def test_a_receiver_waits_only_for_the_tokens_that_are_not_here():
+    (receiver,) = Pair().receivers
+    receiver.answer(ASK)
+    (sent,) = told(receiver.on_plan(plan(Granted(ROOM, "p0", 10, 1, (PageId(21), PageId(22))))))
+    assert sent.message == Grant(ROOM, RankId(0), 1, (PageId(21), PageId(22)))
+    assert receiver.on_event(Commit(ROOM, LayerId(0), 4, 10)) == []
+    assert receiver.on_event(Commit(ROOM, LayerId(1), 4, 8)) == []
+    assert receiver.on_event(Commit(ROOM, LayerId(1), 8, 10)) == [LANDED]
+
+
+# copies to host memory
+
+RETRACT, RESUME = Ask(Question.RETRACT, ROOM), Ask(Question.RESUME, ROOM)
+RETRACTED = Retracted(ROOM, (PageId(20), PageId(21)), (PageId(5), PageId(6)))
+RESUMED = Resumed(ROOM, (PageId(5), PageId(6)), (PageId(30), PageId(31)))
+
+
+def landed_receiver() -> KVReceiver:
+    pair = Pair()
+    pair.grant(8)
+    (receiver,) = pair.receivers
+    receiver.on_event(Commit(ROOM, LayerId(0), 0, 8))
+    assert receiver.on_event(Commit(ROOM, LayerId(1), 0, 8)) == [LANDED]
+    return receiver
+
+
+def backed_up(times: int) -> Observe:
+    return Observe(ROOM, Fact(Progress.SUCCESS, backups=times))
+
+
+def test_a_room_is_copied_at_the_commit_of_the_vote_and_its_landing_stays_known():
+    receiver = landed_receiver()
+    assert receiver.answer(RETRACT)
+    assert receiver.on_plan(plan(RETRACTED)) == [BackUp(ROOM, RETRACTED.pages, RETRACTED.host_pages)]
+    assert receiver.on_event(BackedUp(ROOM)) == [backed_up(1)]
+
+
+def test_a_copy_is_readable_when_it_is_done():
+    receiver = landed_receiver()
+    assert not receiver.answer(RESUME)
+    receiver.on_plan(plan(RETRACTED))
+    assert not receiver.answer(RESUME)
+    receiver.on_event(BackedUp(ROOM))
+    assert receiver.answer(RESUME)
+    assert receiver.on_plan(plan(RESUMED)) == [Restore(ROOM, RESUMED.host_pages, RESUMED.pages)]
+
+
+def test_every_copy_of_a_room_is_counted():
+    receiver = landed_receiver()
+    for times in (1, 2, 3):
+        assert receiver.answer(RETRACT)
+        receiver.on_plan(plan(RETRACTED))
+        assert receiver.on_event(BackedUp(ROOM)) == [backed_up(times)]
+        assert receiver.answer(RESUME)
+        receiver.on_plan(plan(RESUMED))
+        assert not receiver.answer(RESUME)
+
+
+def test_a_receiver_says_no_about_a_room_that_it_does_not_have():
+    (receiver,) = Pair().receivers
+    assert not receiver.answer(RETRACT)
+    assert not receiver.answer(RESUME)
+
+
+def test_a_lost_peer_does_not_fail_a_room_that_was_copied():
+    receiver = landed_receiver()
+    for note in (RETRACTED, RESUMED):
+        receiver.on_plan(plan(note))
+        assert receiver.on_event(PeerLost("p0", RankId(0))) == []
+        if note is RETRACTED:
+            receiver.on_event(BackedUp(ROOM))
+
+
+def test_a_receiver_is_not_asked_about_facts():
+    with pytest.raises(IllegalTransition, match="facts"):
+        landed_receiver().answer(Ask(Question.LANDED, ROOM))

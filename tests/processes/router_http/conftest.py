@@ -25,9 +25,9 @@ from router.ports import Model
 from router.service import Rules
 from tandem.core.config import Group, Limits, RoleName, RouterOptions
 from tandem.core.ids import Epoch, RankId, Room
-from tandem.core.inputs import Submit
+from tandem.core.inputs import Control, Knobs, Submit
 from tandem.core.members import Member
-from tandem.core.messages import Cancel, Done, Load, ToGroup, Token, Watch
+from tandem.core.messages import Cancel, Done, Evicted, Load, ToGroup, Token, Watch
 from tandem.core.requests import Reason, Work, ending
 
 EOS = 256
@@ -62,6 +62,7 @@ class Script:
     hold_at: int | None = None  # send this many tokens, then wait for `go`
     refuse: dict[str, Reason] = field(default_factory=dict)  # group -> its only answer
     fail_after: dict[str, tuple[int, Reason]] = field(default_factory=dict)  # decode: tokens, then this Done
+    evict_after: int | None = None  # decode: so many tokens of every attempt, then Evicted
     noise: bool = False  # duplicates, and tokens of another attempt
 
 
@@ -74,7 +75,7 @@ class PairDouble(threading.Thread):
         self.script = Script()
         self.silent: set[str] = set()
         self.epoch = 1
-        self.seen: list[tuple[str, Submit | Cancel]] = []
+        self.seen: list[tuple[str, Submit | Cancel | Control | Knobs]] = []
         self._news = threading.Condition()
         self._context = zmq.Context()
         self._sockets = {name: self._context.socket(zmq.ROUTER) for name in (PREFILL, DECODE)}
@@ -88,6 +89,7 @@ class PairDouble(threading.Thread):
         self._works: dict[Room, dict[str, tuple[bytes, Work]]] = {}
         self._sent: dict[Room, int] = {}
         self._gone: set[Room] = set()
+        self._prompts: dict[int, int] = {}  # tokens in the prompt of the first attempt, by request
         self._go = threading.Event()
         self._over = threading.Event()
         self._decode = msgspec.msgpack.Decoder(ToGroup).decode
@@ -153,8 +155,8 @@ class PairDouble(threading.Thread):
             return
         if isinstance(message, Submit):
             self._works.setdefault(message.work.room, {})[name] = (router, message.work)
-        elif room_of(message) in self._works:
-            self._end(room_of(message))
+        elif isinstance(message, Cancel) and message.room in self._works:
+            self._end(message.room)
         with self._news:
             self.seen.append((name, message))
             self._news.notify_all()
@@ -181,6 +183,7 @@ class PairDouble(threading.Thread):
             self._end(room)
             return
         ids = script.ids if script.ids is not None else [*script.reply, EOS]
+        ids = ids[len(work.prompt) - self._prompts.setdefault(room.rid, len(work.prompt)) :]
         while (sent := self._sent.get(room, 0)) < len(ids):
             if script.hold_at == sent and not self._go.is_set():
                 return
@@ -201,6 +204,10 @@ class PairDouble(threading.Thread):
                 self._send(DECODE, router, Done(room, failure))
                 self._end(room)
                 return False
+            if self.script.evict_after == index:
+                self._send(DECODE, router, Evicted(room))
+                self._end(room)
+                return False
             if self.script.noise and index:
                 self._send(DECODE, router, Token(Room(room.rid, 2), index, ord("X")))
                 self._send(DECODE, router, Token(room, index - 1, ord("Y")))
@@ -215,10 +222,6 @@ class PairDouble(threading.Thread):
     def _end(self, room: Room) -> None:
         self._gone.add(room)
         self._works.pop(room, None)
-
-
-def room_of(message: Submit | Cancel) -> Room:
-    return message.work.room if isinstance(message, Submit) else message.room
 
 
 class Serving:
@@ -270,6 +273,18 @@ class Serving:
         """Status and JSON body."""
         try:
             with urllib.request.urlopen((self.admin_url if admin else self.url) + path, timeout=DEADLINE_S) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def order(self, path: str, body: Any = None) -> tuple[int, Any]:
+        """POST to the admin port: status and JSON body."""
+        payload = None if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        url = f"{self.admin_url}/workers/{path}"
+        request = urllib.request.Request(url, payload, {"content-type": "application/json"}, method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=DEADLINE_S) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
@@ -377,6 +392,7 @@ def kinds() -> Any:
     """The protocol's nouns, for tests that look at what the groups got."""
 
     class Kinds:
+        control, knobs = Control, Knobs
         submit, cancel, prefill, decode, eos, parse, read_all = Submit, Cancel, PREFILL, DECODE, EOS, parse, read_all
 
     return Kinds

@@ -1,0 +1,42 @@
+"""An operator's orders to a whole group, as the admin port takes them."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from router.errors import ApiError
+from router.schema import read
+from tandem.core.config import Limits
+from tandem.core.inputs import Control, Knobs, Order
+
+Count = Annotated[int, Meta(ge=1)]
+
+
+class KnobsBody(msgspec.Struct, forbid_unknown_fields=True):
+    """POST /workers/{group}/knobs: new values, as long as the group runs. Null and absent: as it is."""
+
+    max_prefill_tokens: Count | None = None
+    chunked_prefill_size: Count | None = None
+
+
+def control_of(name: str) -> Control:
+    """Raises ApiError 400 for an order that does not exist."""
+    try:
+        return Control(Order(name))
+    except ValueError:
+        names = ", ".join(order.value for order in Order)
+        raise ApiError(400, "unknown_order", f"{name[:64]!r} is no order: give one of {names}", "order") from None
+
+
+def knobs_of(payload: bytes, limits: Limits) -> Knobs:
+    """Raises ApiError 400 that names the field. `limits` are those that the group was started with."""
+    body = read(payload, KnobsBody)
+    if body.max_prefill_tokens is None and body.chunked_prefill_size is None:
+        names = " or ".join(KnobsBody.__struct_fields__)
+        raise ApiError(400, "missing_required_parameter", f"nothing to change: give {names}")
+    if (body.max_prefill_tokens or 0) > (most := limits.max_prefill_tokens):
+        # Buffers between the stages were made for so many.
+        text = f"max_prefill_tokens is {body.max_prefill_tokens}: the group was started with {most}, its most"
+        raise ApiError(400, "invalid_value", text, "max_prefill_tokens")
+    return Knobs(body.max_prefill_tokens, body.chunked_prefill_size)

@@ -1,0 +1,43 @@
+"""The flags that more than one command has: what each may hold, and what its help says."""
+
+from typing import Annotated, Literal
+
+from typer import Option
+
+from tandem.core.commands import REGISTRY_URL
+from tandem.core.config import TransferConsensus as Consensus
+
+MAX_GROUPS = 64
+
+Model = Annotated[str, Option(help="GGUF file or Hugging Face directory. (Default: the bundled SmolLM2-135M.)")]
+ServedName = Annotated[str, Option(help="What clients call the model. (Default: the name of its file or folder.)")]
+Dtype = Annotated[Literal["auto", "float32", "bfloat16"], Option(help="What the model runs in.")]
+Threads = Annotated[int | None, Option(min=1, help="Of each rank. (Default: the cores, shared out.)")]
+PageSize = Annotated[int, Option(min=1, help="Tokens per page of the KV cache.")]
+ChunkedPrefillSize = Annotated[int, Option(min=1, help="Tokens of one prompt per tick.")]
+MaxPrefillTokens = Annotated[int, Option(min=1, help="Tokens of all prompts per tick.")]
+AsyncDepth = Annotated[int, Option("--pp-async-batch-depth", min=0, help="Decode batches beyond one per stage.")]
+HostPages = Annotated[
+    int, Option(min=0, help="Decode: pages of host memory for requests that had to make room. 0: compute them anew.")
+]
+PrefixCache = Annotated[
+    bool, Option("--prefix-cache/--no-prefix-cache", help="Whether requests share the pages of equal prefixes.")
+]
+DynamicChunking = Annotated[
+    bool, Option("--dynamic-chunking", help="Prefill: fit the chunks so that all take the same time.")
+]
+TransferConsensus = Annotated[Consensus, Option(help="How the ranks of a group agree on the state of a transfer.")]
+Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
+TimerScale = Annotated[float, Option(min=0.01, help="Multiplies the times after which somebody counts as failed.")]
+DumpDir = Annotated[str, Option(help="Where flight records go. (Default: below the user's state directory.)")]
+RecordDir = Annotated[str, Option(help="Also record every tick of the epoch there, for `tandem replay`. It grows.")]
+Cluster = Annotated[str, Option(help="Name of the cluster in the registry.")]
+RegistryUrl = Annotated[
+    str, Option(envvar=REGISTRY_URL, help="redis://, rediss:// or unix:// URL. A password belongs in the environment.")
+]
+OwnRegistryUrl = Annotated[str, Option(envvar=REGISTRY_URL, help="An external registry. (Default: an embedded one.)")]
+SecretFile = Annotated[str, Option(help="File with the secret that all processes of the cluster share.")]
+Supervised = Annotated[bool, Option("--supervised", help="End when standard input closes.")]
+Groups = Annotated[int, Option(min=1, max=MAX_GROUPS, help="Groups of this role.")]
+PpSize = Annotated[int, Option(min=1, help="Stages, one process each.")]
+Partition = Annotated[str, Option(help="Layers per stage, such as 10,10,10. (Default: even.)")]
