@@ -28,7 +28,7 @@ class Holdings:
         """A row came back: others may share the pages that it has filled, and those before them."""
         request.land(row)
         size = self.pool.page_size
-        if row.end // size > row.start // size:
+        if request.computed // size > row.start // size:
             self._publish(request)
 
     def _publish(self, request: Request, *, leaving: bool = False) -> None:

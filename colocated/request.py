@@ -47,6 +47,10 @@ NEXT: dict[tuple[State, Input], State] = {
 }
 
 
+RUNNING, FINISHING = State.RUNNING, State.FINISHING
+"""By names of their own for what is done for every row of every tick: in Python 3.11 looking up a member is a call."""
+
+
 @dataclass(slots=True, eq=False)
 class Request:
     """One request: its text is the prompt and all that was generated. The newest token has no KV yet."""
@@ -64,25 +68,19 @@ class Request:
     flying: bool = False  # its next token is being computed
     chosen: bool = False  # runs no more: it makes room as soon as nothing of it is in flight
     blocked_at: int = -1  # the pool's `freed_at` when growth was refused
+    room: Room = field(init=False)
+    position: int = field(init=False)  # where the next token to feed goes
     text: bytearray = field(init=False, repr=False)  # as the page pool compares it
 
     def __post_init__(self) -> None:
+        self.room = self.work.room
+        self.position = len(self.work.prompt) - 1
         self.text = bytearray(np.array(self.work.prompt, "<i4").tobytes())
-
-    @property
-    def room(self) -> Room:
-        """The request's key."""
-        return self.work.room
 
     @property
     def tokens(self) -> int:
         """Of the text."""
-        return len(self.work.prompt) + len(self.generated)
-
-    @property
-    def position(self) -> int:
-        """Where the next token to feed goes."""
-        return self.tokens - 1
+        return self.position + 1
 
     @property
     def remaining(self) -> int:
@@ -97,7 +95,7 @@ class Request:
     @property
     def runs(self) -> bool:
         """Whether it computes when its slot does."""
-        return self.state is State.RUNNING and not self.chosen
+        return self.state is RUNNING and not self.chosen
 
     def growth_left(self, page_size: int) -> int:
         """Pages it may still ask for when it holds those of its text."""
@@ -106,6 +104,7 @@ class Request:
     def add(self, token: int) -> None:
         """The next token is known."""
         self.generated.append(token)
+        self.position += 1
         self.text += token.to_bytes(TOKEN_BYTES, "little")
 
     def first_tokens(self, count: int) -> bytes:

@@ -2,7 +2,7 @@
 
 from colocated.admission import Admission
 from colocated.holdings import Holdings
-from colocated.request import Input, Request, State
+from colocated.request import FINISHING, RUNNING, Input, Request, State
 from decode.victims import choose
 from tandem.core.config import Limits
 from tandem.core.controls import Controls
@@ -65,7 +65,7 @@ class ColocatedRole:
         """A chunk or a next token came back; a request that ended meanwhile only waits for the last of them."""
         request = self._requests[row.room]
         self._held.land(request, row)
-        if request.state is not State.FINISHING:
+        if request.state is not FINISHING:
             return self._go_on(request, tokens)
         if request.in_flight:
             return []
@@ -76,12 +76,13 @@ class ColocatedRole:
         """Tell the new tokens. The first one after a text has been filled lets the request join a slot."""
         notes: list[Note] = []
         for token in tokens:
+            index = len(request.generated)
             request.add(token)
-            notes.append(Emitted(request.room, len(request.generated) - 1, token))
-            reason = ending(request.work, len(request.generated), token)
+            notes.append(Emitted(request.room, index, token))
+            reason = ending(request.work, index + 1, token)
             if reason is not None:
                 return notes + self._end(request, reason)
-        if tokens and request.state is State.FILLING:
+        if tokens and request.state is not RUNNING:
             request.move(Input.FILLED)
             self._held.batches.join(request)
         return notes

@@ -96,17 +96,16 @@ class Batches(Generic[R]):
         rows: list[Row] = []
         if slot == NO_SLOT:
             return rows
+        size = self._pool.page_size
         for request in self._slots[slot].values():
-            if self._runnable(request) and self._grow(request):
+            if self._runnable(request) and (request.position < len(request.pages) * size or self._grow(request)):
                 request.flying = True
                 rows.append(request.row())
         return rows
 
     def _grow(self, request: R) -> bool:
-        """Whether its next token has a page to go to; it takes one if there is one."""
+        """Whether there is a page for its next token; it takes it."""
         pool = self._pool
-        if request.position < len(request.pages) * pool.page_size:
-            return True
         if not pool.available:
             request.blocked_at = pool.freed_at
             self._blocked[request.room] = request
@@ -122,13 +121,15 @@ class Batches(Generic[R]):
 
     def next_slot(self, after: Slot, busy: set[Slot]) -> tuple[Slot, bool]:
         """The next slot after `after` that can run something, else the next idle one, else NO_SLOT."""
-        count = len(self._slots)
-        order = [Slot((after + step) % count) for step in range(1, count + 1)]
-        idle = [slot for slot in order if slot not in busy]
-        for slot in idle:
+        count, idle = len(self._slots), NO_SLOT
+        for step in range(1, count + 1):
+            slot = Slot((after + step) % count)
+            if slot in busy:
+                continue
             if any(self._runnable(request) for request in self._slots[slot].values()):
                 return slot, True
-        return (idle[0] if idle else NO_SLOT), False
+            idle = slot if idle == NO_SLOT else idle
+        return idle, False
 
     def _runnable(self, request: R) -> bool:
         """Not ended, and not waiting for pages that nobody has freed since it last asked."""

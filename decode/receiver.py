@@ -8,7 +8,7 @@ from tandem.core.errors import IllegalTransition
 from tandem.core.events import BackedUp, Event, PeerLost, PeerOpened
 from tandem.core.ids import LayerId, RankId, Room
 from tandem.core.messages import Commit, Fact, Grant, Progress
-from tandem.core.plan import Ask, Forgotten, Granted, Plan, Question, Resumed, Retracted, Returned
+from tandem.core.plan import Ask, Emitted, Forgotten, Granted, Plan, Question, Resumed, Retracted, Returned
 
 
 class KVReceiver:
@@ -49,6 +49,8 @@ class KVReceiver:
         effects: list[Effect] = []
         for note in plan.notes:
             match note:
+                case Emitted():  # first, as there are the most of them
+                    pass
                 case Granted():
                     effects += self._grant(note)
                 case Retracted(room=room, pages=pages, host_pages=host_pages):

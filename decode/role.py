@@ -2,7 +2,7 @@
 
 from decode.admission import Admission
 from decode.holdings import Holdings
-from decode.intake import OVER, Input, Intake, State
+from decode.intake import OVER, RUNNING, Input, Intake, State
 from decode.retraction import Retraction
 from tandem.core.config import Limits
 from tandem.core.errors import IllegalTransition
@@ -105,7 +105,7 @@ class DecodeRole:
         request = self._requests[first.room]
         if request.state in OVER or request.generated:
             return []
-        request.generated.append(first.token)
+        request.add(first.token)
         return self._join(request)
 
     def _join(self, request: Intake) -> list[Note]:
@@ -151,13 +151,14 @@ class DecodeRole:
         """A running request's next token; one that ended meanwhile only gives its pages back."""
         request = self._requests[row.room]
         request.flying = False
-        if request.state is not State.RUNNING and request.move(Input.HARVESTED) is State.GONE:
+        if request.state is not RUNNING and request.move(Input.HARVESTED) is State.GONE:
             return self._held.leave(request)
         notes: list[Note] = []
         for token in tokens:
-            request.generated.append(token)
-            notes.append(Emitted(row.room, len(request.generated) - 1, token))
-            reason = ending(request.work, len(request.generated), token)
+            index = len(request.generated)
+            request.add(token)
+            notes.append(Emitted(row.room, index, token))
+            reason = ending(request.work, index + 1, token)
             if reason is not None:
                 self._held.publish(request, request.position, leaving=True)
                 return notes + self._end(request, reason, told_by=None)

@@ -60,7 +60,6 @@ class Handoff:
     """One request on its way through the prefill group."""
 
     work: Work
-    deadline_ms: int
     place: Place
     state: State
     pages: tuple[PageId, ...] = ()

@@ -1,5 +1,6 @@
 """Prefill's half of the replicated scheduler: bootstrap, admission, chunks, hand-off."""
 
+from decode.deadlines import Deadlines
 from prefill.handoff import Handoff, Input, Place, State
 from prefill.queue import Queue
 from tandem.core.config import Limits
@@ -44,8 +45,11 @@ class PrefillRole:
         self._controls = controls
         self._window = window  # ticks in flight
         self._requests: dict[Room, Handoff] = {}
+        self._deadlines = Deadlines()  # of those that have not ended
         self._waiting = Queue()  # bootstrapped, without pages
         self._running = Queue()  # chunks left to schedule
+        self._refused: tuple[Room, int, int] | None = None  # who was refused pages, and what would be news to it
+        self._published = 0  # counts what has become new to the cache
         self._submitted = 0
 
     def knows(self, room: Room) -> bool:
@@ -61,8 +65,8 @@ class PrefillRole:
         state = State.BOOTSTRAPPING if work.peer else State.WAITING
         self._submitted += 1
         place = Place(work.due_ms(now_ms), self._submitted)
-        request = Handoff(work, now_ms + submit.remaining_ms, place, state)
-        self._requests[work.room] = request
+        request = self._requests[work.room] = Handoff(work, place, state)
+        self._deadlines.add(work.room, now_ms + submit.remaining_ms)
         if not work.peer:
             self._waiting.add(request)
         return [Opened(work.room, work.peer)]
@@ -112,13 +116,14 @@ class PrefillRole:
 
     def expire(self, now_ms: int) -> list[Note]:
         """End the requests whose deadline has passed."""
-        late = [request for request in self._live() if now_ms >= request.deadline_ms]
-        return [note for request in late for note in self._end(request, Reason.DEADLINE, None)]
+        late = self._deadlines.late(now_ms)
+        return [note for room in late for note in self._end(self._requests[room], Reason.DEADLINE, None)]
 
     def _end(self, request: Handoff, reason: Reason, told_by: str | None) -> list[Note]:
         """End a request early: tell the router and the peer, then stop what is under way."""
         self._waiting.discard(request)
         self._running.discard(request)
+        self._deadlines.drop(request.room)
         peer = None if told_by else request.work.peer
         notes: list[Note] = [Ended(request.room, reason)]
         if peer:
@@ -137,6 +142,7 @@ class PrefillRole:
     def _leave(self, request: Handoff) -> list[Note]:
         """Nobody can touch the request's pages any more, here or at its peer."""
         del self._requests[request.room]
+        self._deadlines.drop(request.room)
         self.pool.release(request.room)
         settled: list[Note] = [Settled(request.room, request.work.peer)] if request.work.peer else []
         return [*settled, Forgotten(request.room)]
@@ -155,6 +161,7 @@ class PrefillRole:
         full = row.end // size
         if full > row.start // size:
             tokens = request.first_tokens(full * size)
+            self._published += 1
             self.pool.publish(request.room, request.work.salt, tokens, request.pages[:full])
 
     def _hand_off(self, request: Handoff, token: int) -> list[Note]:
@@ -170,6 +177,7 @@ class PrefillRole:
             request.move(Input.SAMPLED)
             return [emitted, HandedOff(room, request.work.peer, token), *self._settle(request)]
         request.move(Input.FINISHED)
+        self._deadlines.drop(room)
         told = ToldPeer(room, request.work.peer, Reason.PEER_ENDED)
         return [emitted, Ended(room, reason), told, Stopped(room), *self._settle(request)]
 
@@ -195,10 +203,16 @@ class PrefillRole:
 
     def _admit(self) -> None:
         """The head of the queue waits until all its pages can be given, nobody overtakes it."""
-        while (request := self._waiting.head) is not None and self._allocate(request):
+        while (request := self._waiting.head) is not None and self._news(request) != self._refused:
+            if not self._allocate(request):
+                self._refused = self._news(request)
+                break
             self._waiting.discard(request)
             request.move(Input.ADMITTED)
             self._running.add(request)
+
+    def _news(self, request: Handoff) -> tuple[Room, int, int]:
+        return request.room, self.pool.freed_at, self._published
 
     def _allocate(self, request: Handoff) -> bool:
         """Share what is cached and add the rest, or keep nothing: a share that waits would keep pages from others.
@@ -209,7 +223,8 @@ class PrefillRole:
         hit = self.pool.reuse(room, request.work.salt, request.tokens, most=(prompt - 1) // size)
         rest = pages_for(prompt, size) - len(hit)
         if rest > self.pool.available:
-            self.pool.release(room)
+            if hit:
+                self.pool.release(room)
             return False
         request.pages = hit + self.pool.allocate(room, rest)
         request.scheduled = len(hit) * size
@@ -245,10 +260,7 @@ class PrefillRole:
 
     def wake_ms(self) -> int | None:
         """The next deadline."""
-        return min((request.deadline_ms for request in self._live()), default=None)
-
-    def _live(self) -> list[Handoff]:
-        return [request for request in self._requests.values() if request.state is not State.DRAINING]
+        return self._deadlines.next_ms
 
     def lengths(self) -> tuple[int, ...]:
         """Requests in all states, those that wait for pages, those with chunks to schedule."""

@@ -119,10 +119,10 @@ class Head:
     def speak(self, note: Note) -> list[Effect]:
         """One note of a plan, as a message to a router or to the peer group's rank 0."""
         match note:
+            case Emitted(room=room, index=index, token=token):  # first, as there are the most of them
+                return [TellRouter(Token(room, index, token))]
             case Opened(room=room):
                 self._combined(room, self._facts.get(room))
-            case Emitted(room=room, index=index, token=token):
-                return [TellRouter(Token(room, index, token))]
             case Ended(room=room, reason=reason):
                 return [TellRouter(Done(room, reason))]
             case Evicted(room=room):

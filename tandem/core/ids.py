@@ -18,7 +18,7 @@ NO_SLOT = Slot(-1)
 """The frame names no slot: it only changes state, nothing runs."""
 
 
-class Room(msgspec.Struct, frozen=True, order=True, array_like=True):
+class Room(msgspec.Struct, frozen=True, order=True, array_like=True, gc=False):
     """One transfer: a request in one of its attempts. Attempts are raised by the router alone and never reused."""
 
     rid: RequestId

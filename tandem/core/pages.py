@@ -84,10 +84,10 @@ class PagePool:
 
     def _best_run(self, count: int) -> int:
         """Index of the first run that holds `count` pages, else of the longest."""
-        lengths = [last - first for first, last in self._runs]
-        for index, length in enumerate(lengths):
-            if length >= count:
+        for index, (first, last) in enumerate(self._runs):
+            if last - first >= count:
                 return index
+        lengths = [last - first for first, last in self._runs]
         return lengths.index(max(lengths))
 
     def release(self, room: Room) -> None:

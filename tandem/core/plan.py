@@ -8,7 +8,7 @@ from tandem.core.ids import PageId, Room, Slot, Tick
 from tandem.core.requests import Reason, Sampling
 
 
-class Row(msgspec.Struct, frozen=True, array_like=True):
+class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A run of consecutive tokens of one request.
 
     `pages[i]` holds tokens `[i * page_size, (i + 1) * page_size)` and the table covers `start + len(tokens)` tokens.
@@ -75,7 +75,7 @@ class Returned(msgspec.Struct, frozen=True, array_like=True, tag="returned"):
     room: Room
 
 
-class Emitted(msgspec.Struct, frozen=True, array_like=True, tag="emitted"):
+class Emitted(msgspec.Struct, frozen=True, array_like=True, tag="emitted", gc=False):
     """A token for the client: `index` counts generated tokens from 0."""
 
     room: Room

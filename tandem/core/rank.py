@@ -188,7 +188,7 @@ class Rank:
         for note in plan.notes:
             if self._head is not None:
                 self._out += self._head.speak(note)
-            if isinstance(note, Forgotten):
+            if type(note) is Forgotten:
                 self._facts.pop(note.room, None)
                 self._out.append(Forget(note.room))
 

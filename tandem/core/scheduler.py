@@ -85,10 +85,10 @@ class Scheduler:
         sampled = [row.room for row in rows if row.samples]
         if sampled != [room for room, _ in harvest.tokens]:
             raise Divergence(f"harvest of tick {harvest.tick} names other rooms than its plan")
-        tokens = dict(harvest.tokens)
+        tokens = iter(harvest.tokens)
         notes: list[Note] = []
         for row in rows:
-            notes += self.role.on_tokens(row, tokens.get(row.room, ()))
+            notes += self.role.on_tokens(row, next(tokens)[1] if row.samples else ())
         return notes
 
     def _on_ballot(self, outcome: Outcome, now_ms: int) -> list[Note]:
@@ -132,11 +132,12 @@ class Scheduler:
 
     def _was_here(self, room: Room) -> bool:
         """Whether it comes back from an attempt that this group gave up: a drain finishes what is here."""
-        return Room(room.rid, room.attempt - 1) in self._ended
+        before = Room(room.rid, room.attempt - 1)
+        return before in self._ended or self.role.knows(before)
 
     def _remember(self, notes: Sequence[Note]) -> None:
         for note in notes:
-            if isinstance(note, Forgotten):
+            if type(note) is Forgotten:
                 self._ended.add(note.room)
 
     # what the step leads to

@@ -136,13 +136,16 @@ class Drive:
     # what comes in
 
     def _events(self) -> Iterator[Event]:
-        """One round over all sources. What comes meanwhile makes the next poll return at once."""
+        """One round over all sources, the ring first: the next rank waits for its baton.
+
+        What comes meanwhile makes the next poll return at once.
+        """
         links = self.links
-        yield from self._thrown()
         while (message := links.ring_in.receive()) is not None:
             yield message
         if links.ring_in.malformed:
             raise GroupLost("a malformed message came over the ring")
+        yield from self._thrown()
         if links.payloads is not None:
             yield from links.payloads.receive()
         if links.routers is not None:

@@ -25,7 +25,7 @@ class Bench:
         request = Intake(work, Place(0, number), State.RUNNING)
         request.pages = self.pool.allocate(request.room, -(-prompt // SIZE))
         request.order = self.budget.admit(request.room, request.growth_left(SIZE))
-        request.generated.append(7)
+        request.add(7)
         if joins:
             self.batches.join(request)
         self.admitted.append(request)
@@ -38,7 +38,7 @@ class Bench:
     def returned(self, *requests: Intake) -> None:
         for request in requests:
             request.flying = False
-            request.generated.append(8)
+            request.add(8)
 
     def gone(self, request: Intake) -> None:
         self.batches.leave(request)

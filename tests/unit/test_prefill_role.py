@@ -247,6 +247,17 @@ def test_a_deadline_ends_exactly_those_that_are_late():
     assert bench.role.knows(room(2))
 
 
+def test_only_who_has_not_ended_is_waited_for():
+    bench = Bench()
+    bench.submit(1, prompt=4, remaining_ms=500)
+    bench.running(2, prompt=4, remaining_ms=600)
+    assert bench.role.wake_ms() == 500
+    bench.role.on_abort(Abort(room(1), Reason.CLIENT_GONE))
+    assert bench.role.wake_ms() == 600
+    bench.role.on_abort(Abort(room(2), Reason.CLIENT_GONE))
+    assert (bench.role.wake_ms(), bench.role.expire(600)) == (None, [])
+
+
 def test_one_request_too_many_is_refused_and_the_peer_need_not_wait():
     bench = Bench()
     for number in range(1, 5):
@@ -452,6 +463,15 @@ def test_a_hit_is_given_back_while_the_rest_of_the_pages_is_lacking():
     bench.harvest([blocking])
     bench.verdict(2, Kind.QUIET)
     assert spans(bench.plan()) == [(3, 8, 14), (4, 0, 2)]
+
+
+def test_the_head_gets_in_once_what_it_shares_is_published():
+    bench = Bench()
+    first = bench.running(1, prompt=20)
+    bench.submit(2, prompt=20, like=1, peer=None)
+    assert bench.plan() == [], "it lacks two pages"
+    bench.harvest([first])
+    assert spans(bench.plan()) == [(2, 16, 20)], "now it needs only one"
 
 
 def test_cached_pages_that_nobody_uses_make_room():

@@ -51,7 +51,7 @@ HANDOFF = Table(
     SENDING       QUIET        GONE
     DRAINING      QUIET        GONE
     """,
-    lambda state: handoff.Handoff(WORK, 0, Place(0, 1), state),
+    lambda state: handoff.Handoff(WORK, Place(0, 1), state),
 )
 INTAKE = Table(
     intake.NEXT,
