@@ -25,7 +25,7 @@ test: check pure model processes
 
 # Three weights, the light one first: no sockets of a cluster and no torch; torch in one process; real processes.
 pure: $(STAMPS)/test
-	$(BIN)/python -m pytest tests/unit tests/sim -n 2
+	$(BIN)/python -m pytest tests/unit tests/sim tests/check -n 2
 
 model: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/model

@@ -4,6 +4,7 @@ import enum
 from collections.abc import Mapping
 from typing import Any
 
+from colocated import request
 from decode import intake
 from kvtransfer import session
 from prefill import handoff
@@ -13,6 +14,7 @@ Table = Mapping[Any, enum.Enum]
 
 DIAGRAMS: dict[str, Table] = {
     "decode": intake.NEXT,
+    "colocated": request.NEXT,
     "prefill": handoff.NEXT,
     "sending": session.SEND_NEXT,
     "receiving": session.RECEIVE_NEXT,

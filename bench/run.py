@@ -1,5 +1,6 @@
 """The benchmarks by name, and how `tandem bench` runs them."""
 
+import importlib
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -17,44 +18,24 @@ class Settings(msgspec.Struct, frozen=True):
     seed: int = 1
 
 
-def _e2e(settings: Settings) -> list[Row]:
-    from bench.e2e import measure
+def _measure(module: str) -> Callable[[Settings], list[Row]]:
+    """A benchmark by its module, which is imported only when it runs."""
 
-    return measure(quick=settings.quick, seed=settings.seed)
+    def measure(settings: Settings) -> list[Row]:
+        rows: list[Row] = importlib.import_module(module).measure(quick=settings.quick, seed=settings.seed)
+        return rows
 
-
-def _pipeline(settings: Settings) -> list[Row]:
-    from bench.pipeline import measure
-
-    return measure(quick=settings.quick, seed=settings.seed)
-
-
-def _consensus(settings: Settings) -> list[Row]:
-    from bench.consensus import measure
-
-    return measure(quick=settings.quick, seed=settings.seed)
-
-
-def _scheduler(settings: Settings) -> list[Row]:
-    from bench.scheduler import measure
-
-    return measure(quick=settings.quick, seed=settings.seed)
-
-
-def _ring(settings: Settings) -> list[Row]:
-    from bench.ring import measure
-
-    return measure(quick=settings.quick, seed=settings.seed)
+    return measure
 
 
 BENCHES: dict[str, Callable[[Settings], list[Row]]] = {
-    "pipeline": _pipeline,
-    "consensus": _consensus,
-    "scheduler": _scheduler,
-    "ring": _ring,
-    "e2e": _e2e,
+    "pipeline": _measure("bench.pipeline"),
+    "consensus": _measure("bench.consensus"),
+    "scheduler": _measure("bench.scheduler"),
+    "ring": _measure("bench.ring"),
+    "sim": _measure("bench.simulation"),
+    "e2e": _measure("bench.e2e"),
 }
-"""Each imports what it measures only when it runs."""
 
 
 def run(name: str, settings: Settings, *, every: bool, json_file: Path | None) -> int:
