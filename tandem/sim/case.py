@@ -23,6 +23,8 @@ ALONE = ("c0",)
 FEW_ROOMS = 4
 ALONE_SHARE = 0.2
 """Of the runs have one colocated group instead of a pair."""
+CROWDED_SHARE = 0.15
+"""Of the runs have many long answers in few pages: some have to make room for others, again and again."""
 STOPPING = (Fault.UNSETTLED_WRITES, Fault.DRAINS, Fault.FEW_ROOMS, Fault.TINY_POOLS)
 """Faults after which there is less to do."""
 PROBE_AFTER_US = 5_000
@@ -86,7 +88,13 @@ def draw(seed: int, variant: Variant = WHOLE) -> Case:
     heal_us = 1000 * rng.choice([30, 100, 100, 300, 3_000])
     cluster = _cluster(rng, kinds, variant.ranks)
     count = rng.choice([1, 8, 8, MOST_REQUESTS])
-    requests = Requests(seed, kinds, heal_us, tuple(group.name for group in cluster.groups)).draw(count)
+    crowd = stream(seed, "crowd")
+    crowded = crowd.random() < CROWDED_SHARE and Fault.UNSETTLED_WRITES not in kinds
+    if crowded:
+        count, heal_us = max(8, count), max(100_000, heal_us)
+        cluster = replace(cluster, limits=_crowded(cluster.limits, crowd))
+    names = tuple(group.name for group in cluster.groups)
+    requests = Requests(seed, kinds, heal_us, names, crowded=crowded).draw(count)
     kept = tuple(request for request in requests if variant.only is None or request.number in variant.only)
     return Case(seed, cluster, kinds, kept, heal_us)
 
@@ -144,6 +152,14 @@ def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int
     return Cluster(groups, limits)
 
 
+def _crowded(limits: Limits, rng: random.Random) -> Limits:
+    """Pages for one long answer at least, and host memory for some more or for none."""
+    pages, host_pages = (
+        pages_for(rng.choice(tokens), limits.page_size) for tokens in ([130, 200, 300], [0, 100, 4_000])
+    )
+    return msgspec.structs.replace(limits, num_pages=pages, host_pages=host_pages)
+
+
 def _partition(rng: random.Random, parts: int) -> tuple[int, ...]:
     if rng.random() < 0.5:
         return split_layers(LAYERS, parts)
@@ -154,17 +170,21 @@ def _partition(rng: random.Random, parts: int) -> tuple[int, ...]:
 class Requests:
     """Draws the clients of a seed, each from a stream of its own."""
 
-    def __init__(self, seed: int, kinds: tuple[Fault, ...], heal_us: int, groups: tuple[str, ...]) -> None:
+    def __init__(
+        self, seed: int, kinds: tuple[Fault, ...], heal_us: int, groups: tuple[str, ...], *, crowded: bool = False
+    ) -> None:
         self._seed = seed
         self._kinds = kinds
         self._heal_us = heal_us
         self._groups = groups
-        self._talkative = stream(seed, "talk").random() < 0.4
+        self._crowded = crowded
+        self._talkative = crowded or stream(seed, "talk").random() < 0.4
+        self._lengths = [60, 80, 90, 100] if crowded else [8, 30, 60, 100] if self._talkative else [1, 2, 8, 30]
         texts = stream(seed, "texts")
         self._beginnings = [_text(texts, 90) for _ in range(3)]  # that prompts share
         bursts = stream(seed, "bursts")
         self._bursts_us = [bursts.randrange(heal_us) for _ in range(bursts.choice([1, 1, 3]))]
-        self._spread_us = stream(seed, "spread").choice([20_000, heal_us * 4 // 5])
+        self._spread_us = 20_000 if crowded else stream(seed, "spread").choice([20_000, heal_us * 4 // 5])
 
     def draw(self, count: int) -> list[Request]:
         """All clients, and a last one after the heal that nothing happens to."""
@@ -210,8 +230,8 @@ class Requests:
         return Work(
             Room(RequestId(number), 1),
             (shared + own)[:90],
-            rng.choice([8, 30, 60, 100]) if self._talkative else rng.choice([1, 2, 8, 30]),
-            (FAKE_EOS,) if rng.random() < 0.8 else (),
+            rng.choice(self._lengths),
+            (FAKE_EOS,) if rng.random() < (0.2 if self._crowded else 0.8) else (),
             Sampling(temperature=rng.choice([0.0, 1.0]), seed=rng.getrandbits(32)),
             None,
             priority=rng.choice([0, 0, 0, -1, 2]),

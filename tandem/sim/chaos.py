@@ -93,11 +93,15 @@ def leavings(world: World, rng: random.Random, heal_us: int) -> None:
     """Clients that leave as soon as their request is seen in a certain state on rank 0."""
     traps = Traps(world)
     world.watchers.append(traps.look)
-    for _ in range(rng.choice([0, 2, 10])):
-        group = rng.choice(world.groups)
-        state = rng.choice(STATES[group.role])
-        told = (group.name,) if rng.random() < 0.5 else tuple(each.name for each in world.groups)
-        world.clock.at(rng.randrange(heal_us), partial(traps.set, Trap(group.name, state, told)))
+    drawn = [rng.choice(world.groups) for _ in range(rng.choice([0, 2, 10]))]
+    wanted = [(rng.randrange(heal_us), group.name, rng.choice(STATES[group.role])) for group in drawn]
+    states = [(group.name, state) for group in world.groups for state in STATES[group.role]]
+    wanted += [
+        (0, *rare) for rare in states if rng.random() < 0.5
+    ]  # some wait from the beginning: most states are rare
+    for at_us, name, state in wanted:
+        told = (name,) if rng.random() < 0.5 else tuple(each.name for each in world.groups)
+        world.clock.at(at_us, partial(traps.set, Trap(name, state, told)))
 
 
 def tightness(world: World, rng: random.Random, heal_us: int) -> None:

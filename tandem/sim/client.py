@@ -29,6 +29,7 @@ class Answer:
     ended: Reason | None = None
     left: Reason | None = None  # why the client does not want it any more
     said: dict[tuple[Room, str], None] = field(default_factory=dict)  # last words: (attempt, group)
+    told: dict[tuple[Room, str], int] = field(default_factory=dict)  # the newest token: (attempt, group)
 
     @property
     def open(self) -> bool:
@@ -61,13 +62,18 @@ class Client:
     def on_message(self, group: str, message: Token | Done | Evicted) -> Work | None:
         """Take a group's word; the work to submit anew, if it was evicted or its transfer failed.
 
-        Raises WrongAnswer for a wrong token, one that leaves a gap, and for words after a group's last one.
+        Raises WrongAnswer for a wrong token, one that leaves a gap or comes from the same group again, and for words
+        after a group's last one.
         """
         answer = self.answer(message.room)
         if (message.room, group) in answer.said:
             raise WrongAnswer(f"{message} from {group} after its last word")
         if not isinstance(message, Token):
             answer.said[message.room, group] = None
+        elif message.index <= answer.told.get((message.room, group), -1):
+            raise WrongAnswer(f"{message} from {group}, which had told it before")
+        else:
+            answer.told[message.room, group] = message.index
         if message.room != answer.attempt.room:
             return None
         match message:

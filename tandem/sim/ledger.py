@@ -4,11 +4,12 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from tandem.core.ids import LayerId, PageId, Room
+from tandem.core.ids import LayerId, PageId, Room, Tick
 from tandem.core.plan import Plan, Row
 from tandem.core.requests import pages_for
 from tandem.ports import Memory, Sampled
 from tandem.sim.client import Client
+from tandem.sim.orders import Orders
 
 
 class WrongContent(Exception):
@@ -18,19 +19,20 @@ class WrongContent(Exception):
 class Ledger:
     """Keeps the tags of one rank's page pool."""
 
-    def __init__(self, who: str, memory: Memory, page_size: int, client: Client) -> None:
+    def __init__(self, who: str, memory: Memory, page_size: int, client: Client, orders: Orders) -> None:
         region = memory.region
         self._who = who
         self._memory = memory
         self._layers = range(region.first_layer, region.last_layer)
         self._page_size = page_size
         self._client = client
-        self._writers: dict[PageId, Room] = {}
+        self._orders = orders
+        self._writers: dict[PageId, tuple[Room, Tick]] = {}
         self._read: dict[Room, None] = {}  # whose first row here has been looked at
 
-    def wrote(self, room: Room, pages: Iterable[PageId]) -> None:
-        """These pages are being filled for a room."""
-        self._writers.update(dict.fromkeys(pages, room))
+    def wrote(self, room: Room, pages: Iterable[PageId], tick: Tick | None = None) -> None:
+        """These pages are being filled for a room, by a tick or since the last one that this rank has stepped."""
+        self._writers.update(dict.fromkeys(pages, (room, self._orders.tick if tick is None else tick)))
 
     def replaced(self, room: Room, pages: Iterable[PageId]) -> None:
         """A room's pages came back from host memory: its next row is looked at as if it were its first."""
@@ -51,18 +53,13 @@ class Ledger:
                 self._read[row.room] = None
                 if row.start:
                     self._check(row)
-            self.wrote(row.room, row.pages[row.start // self._page_size :])
+            self.wrote(row.room, row.pages[row.start // self._page_size :], plan.tick)
 
     def _check(self, row: Row) -> None:
         answer = self._client.answer(row.room)
         pages = row.pages[: pages_for(row.start, self._page_size)]
         for page in pages:
-            writer = self._writers.get(page)
-            salt = None if writer is None else self._client.answer(writer).work.salt
-            if salt != answer.work.salt:
-                raise WrongContent(
-                    f"{self._who}: page {page} is read by {row.room}, but {writer} wrote it, salt {salt!r}"
-                )
+            self._check_origin(page, row.room, answer.work.salt)
         if answer.content is None:
             return
         for layer in self._layers:
@@ -72,6 +69,14 @@ class Ledger:
             if len(wrong):
                 where = f"layer {layer}, tokens {wrong.tolist()} of the {row.start} before"
                 raise WrongContent(f"{self._who}: {where} the first row of {row.room} here are not what they should be")
+
+    def _check_origin(self, page: PageId, reader: Room, wanted: str) -> None:
+        writer, tick = self._writers.get(page, (None, Tick(-1)))
+        salt = None if writer is None else self._client.answer(writer).work.salt
+        if salt != wanted:
+            raise WrongContent(f"{self._who}: page {page} is read by {reader}, but {writer} wrote it, salt {salt!r}")
+        if self._orders.flushed_between(tick, reader):
+            raise WrongContent(f"{self._who}: page {page} is read by {reader}, but {writer} wrote it before a flush")
 
     def finish(self, plan: Plan, result: memoryview | Sampled) -> None:
         """A forward's hidden states or tokens are there."""

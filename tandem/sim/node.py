@@ -28,6 +28,7 @@ from tandem.sim.clock import Action, stream
 from tandem.sim.compute import Compute
 from tandem.sim.faults import Fault
 from tandem.sim.ledger import Ledger
+from tandem.sim.orders import Orders
 from tandem.sim.reluctant import Reluctant
 from tandem.sim.store_link import StoreLink
 from tandem.sim.ticks import Record
@@ -68,7 +69,8 @@ class Node:
         self.rng = stream(world.seed, f"node {self.name}")
         self.store = StoreLink(self)
         self.compute = Compute(self, engine)
-        self.ledger = Ledger(self.name, engine.memory, page_size, world.client)
+        self.orders = Orders()
+        self.ledger = Ledger(self.name, engine.memory, page_size, world.client, self.orders)
         self.alone = not rank.scheduler.role.kinds  # no other group touches its pages
         self.routers: dict[Room, None] = {}  # as a driver keeps the way to each room's router
         self._following = RankId((place.rank + 1) % place.size)
@@ -113,6 +115,7 @@ class Node:
         for effect in effects:
             self._do(effect)
         if self.record.news:
+            self.orders.check(self.rank, [frame for frame, _ in self.record.news])
             self.world.check_tick(self)
         self.store.flush()
         if self.rank.place.first:

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from tandem.core.effects import BackUp, Post, Restore
 from tandem.core.ids import PageId, Room
+from tandem.core.pages import PagePool
 from tandem.core.plan import Plan
 from tandem.core.rank import Rank
 from tandem.core.requests import pages_for
@@ -39,8 +40,14 @@ def check_forward_writes(plan: Plan, rank: Rank) -> None:
 
 
 def check_copy(copy: BackUp | Restore, rank: Rank) -> None:
-    """A copy to host memory reads pages that its room holds; one back lands in pages that only it uses."""
+    """A copy to host memory reads pages that its room holds, into its own ones there; one back lands in its own pages.
+
+    Who is copied back has given its pages on the host away already: copies take place in the order of their plans.
+    """
     pool = rank.scheduler.role.pool
+    if isinstance(copy, BackUp):
+        host: PagePool = vars(rank.scheduler.role)["_held"].host
+        _check(copy.room, copy.host_pages, host.held(copy.room), rank, "of the host are used by a backup")
     allowed = pool.held(copy.room) if isinstance(copy, BackUp) else pool.writable(copy.room)
     _check(copy.room, copy.pages, allowed, rank, f"used by a {type(copy).__name__.lower()}")
 

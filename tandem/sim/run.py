@@ -142,7 +142,7 @@ def _allowed(world: World, case: Case, request: Request, answer: Answer) -> set[
         Reason.CLIENT_GONE: answer.left is not None,
         Reason.DEADLINE: request.remaining_ms < PATIENT_MS,
         Reason.QUEUE_FULL: Fault.FEW_ROOMS in case.kinds,
-        Reason.DRAINING: bool(acted.get(Fault.DRAINS)),
+        Reason.DRAINING: bool(acted.get(Fault.DRAINS)) and answer.attempt.room.attempt == 1,
         Reason.TOO_LARGE: too_large(work, limits, len(work.prompt)) or too_large(work, limits, work.last_position),
         Reason.TRANSFER_FAILED: any(
             acted.get(kind) for kind in (Fault.FAILED_WRITES, Fault.UNSETTLED_WRITES, Fault.PARTINGS)

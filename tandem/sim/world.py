@@ -45,7 +45,7 @@ class Pace:
     message_us: Span = (5, 400)
     write_us: Span = (20, 2_000)
     handshake_us: Span = (0, 3_000)
-    page_us: Span = (5, 50)  # to copy all layers of a page to host memory or back
+    page_us: Span = (5, 500)  # to copy all layers of a page to host memory or back
 
 
 STEADY = Pace()

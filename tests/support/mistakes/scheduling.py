@@ -1,0 +1,27 @@
+"""Slots and pages of requests that run: who goes on, who waits, who makes room."""
+
+from decode.batching import Batches
+from decode.budget import Budget
+from mistakes.ranks import Patch
+from tandem.core.slots import Flights
+
+
+def a_busy_slot_may_be_named(patch: Patch) -> None:
+    """A slot runs again before its last result is in."""
+    patch.setattr(Flights, "busy", lambda flights, returned=frozenset(): set())
+
+
+def admit_whatever_fits_now(patch: Patch) -> None:
+    """A request is let in when its prompt fits, although nobody could take another page then."""
+    patch.setattr(Budget, "admits", lambda budget, available, held, left: held <= available)
+
+
+def nobody_makes_room(patch: Patch) -> None:
+    """Who cannot grow waits until somebody ends, also when nobody can."""
+    patch.setattr("decode.retraction.choose", lambda *asked: [])
+    patch.setattr("colocated.role.choose", lambda *asked: [])
+
+
+def a_blocked_request_is_forgotten(patch: Patch) -> None:
+    """A request that has waited for a page once never asks again."""
+    patch.setattr(Batches, "_runnable", lambda batches, request: request.runs and request.blocked_at < 0)
