@@ -1,8 +1,9 @@
 """A colocated group that computes requests anew when it has made room."""
 
+from mistakes.ranks import Patch
+
 from colocated.request import Request, State
 from colocated.role import ColocatedRole
-from mistakes.ranks import Patch
 from tandem.core.plan import Emitted
 
 

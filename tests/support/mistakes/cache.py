@@ -1,10 +1,11 @@
 """The prefix cache: what is shared, with whom, and for how long."""
 
+from mistakes.ranks import Patch
+
 from decode.admission import Admission
 from decode.holdings import Holdings
 from decode.intake import State
 from decode.role import DecodeRole
-from mistakes.ranks import Patch
 from prefill.role import PrefillRole
 from tandem.core.pages import PagePool
 from tandem.core.prefixes import PrefixTree

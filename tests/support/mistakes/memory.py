@@ -1,11 +1,11 @@
 """Pages that are given away while somebody can still touch them."""
 
 import msgspec
+from mistakes.ranks import Patch
 
 from consensus.store import Table
 from decode.role import DecodeRole
 from kvtransfer.session import SendSession, SendState
-from mistakes.ranks import Patch
 from prefill.role import PrefillRole
 from tandem.core.pages import PagePool
 

@@ -1,7 +1,8 @@
 """What operators say: who follows it, and what it must not touch."""
 
-from decode.role import DecodeRole
 from mistakes.ranks import Patch
+
+from decode.role import DecodeRole
 from tandem.core.head import Head
 from tandem.core.ids import NO_SLOT, Room
 from tandem.core.inputs import Knobs

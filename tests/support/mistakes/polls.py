@@ -1,7 +1,8 @@
 """Ring votes on the transfer itself: what is asked together, and whose facts answer."""
 
-from consensus.polls import CONCLUDES, Polls, answer
 from mistakes.ranks import Patch
+
+from consensus.polls import CONCLUDES, Polls, answer
 from prefill.role import PrefillRole
 from tandem.core.plan import Question
 from tandem.core.rank import Rank

@@ -1,10 +1,10 @@
 """Decisions that each rank makes in its own way."""
 
 import msgspec
+from mistakes.ranks import Patch, on_ranks
 
 import tandem.sim.world as world
 from consensus.leader import Leader
-from mistakes.ranks import Patch, on_ranks
 from prefill.role import PrefillRole
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.ids import Epoch, RankId

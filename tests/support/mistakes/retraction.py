@@ -1,10 +1,11 @@
 """Copies to host memory and back: when they are done, and whose pages they use meanwhile."""
 
+from mistakes.ranks import Patch
+
 from consensus.leader import Leader
 from decode.intake import Input, State
 from decode.retraction import Retraction
 from decode.role import DecodeRole
-from mistakes.ranks import Patch
 from tandem.core import messages
 from tandem.core.effects import Restore, TellRouter
 from tandem.core.head import Head

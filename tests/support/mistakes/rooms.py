@@ -1,9 +1,9 @@
 """Requests that are taken for each other."""
 
 import msgspec
+from mistakes.ranks import Patch
 
 from consensus.store import Table
-from mistakes.ranks import Patch
 from tandem.core.ids import Room
 from tandem.core.inputs import Abort
 from tandem.core.recent import Recent

@@ -1,19 +1,14 @@
 """Slots and pages of requests that run: who goes on, who waits, who makes room."""
 
-from decode.batching import Batches
-from decode.budget import Budget
 from mistakes.ranks import Patch
+
+from decode.batching import Batches
 from tandem.core.slots import Flights
 
 
 def a_busy_slot_may_be_named(patch: Patch) -> None:
     """A slot runs again before its last result is in."""
     patch.setattr(Flights, "busy", lambda flights, returned=frozenset(): set())
-
-
-def admit_whatever_fits_now(patch: Patch) -> None:
-    """A request is let in when its prompt fits, although nobody could take another page then."""
-    patch.setattr(Budget, "admits", lambda budget, available, held, left: held <= available)
 
 
 def nobody_makes_room(patch: Patch) -> None:

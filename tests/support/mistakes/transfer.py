@@ -1,8 +1,9 @@
 """KV that is used before it is there, or waited for when it cannot come."""
 
+from mistakes.ranks import Patch
+
 from decode.receiver import KVReceiver
 from decode.role import DecodeRole
-from mistakes.ranks import Patch
 from prefill.sender import KVSender
 from tandem.core.effects import Effect, Post, TellPeer
 from tandem.core.events import Written

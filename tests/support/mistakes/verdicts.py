@@ -1,11 +1,11 @@
 """What each rank sees for itself, and acts upon before all have agreed."""
 
 import msgspec
+from mistakes.ranks import Patch, on_ranks, sessions
 
 from consensus.store import Table
 from decode.role import DecodeRole
 from kvtransfer.session import SendState
-from mistakes.ranks import Patch, on_ranks, sessions
 from tandem.core.effects import Observe
 from tandem.core.events import Combined
 from tandem.core.head import Head
