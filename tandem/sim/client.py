@@ -70,10 +70,6 @@ class Client:
             raise WrongAnswer(f"{message} from {group} after its last word")
         if not isinstance(message, Token):
             answer.said[message.room, group] = None
-        elif message.index <= answer.told.get((message.room, group), -1):
-            raise WrongAnswer(f"{message} from {group}, which had told it before")
-        else:
-            answer.told[message.room, group] = message.index
         if message.room != answer.attempt.room:
             return None
         match message:
@@ -97,6 +93,9 @@ class Client:
             raise WrongAnswer(f"{who}, but only {len(answer.tokens)} tokens came before")
         if answer.content is not None and answer.content.tokens[at : at + 1] != [token]:
             raise WrongAnswer(f"{who} is {token}, the reference has {answer.content.tokens}")
+        if index <= answer.told.get((answer.attempt.room, group), -1):
+            raise WrongAnswer(f"{who}, which had told it before")
+        answer.told[answer.attempt.room, group] = index
         if answer.open and at == len(answer.tokens):
             answer.tokens.append(token)
 

@@ -45,11 +45,11 @@ def check_copy(copy: BackUp | Restore, rank: Rank) -> None:
     Who is copied back has given its pages on the host away already: copies take place in the order of their plans.
     """
     pool = rank.scheduler.role.pool
-    if isinstance(copy, BackUp):
-        host: PagePool = vars(rank.scheduler.role)["_held"].host
-        _check(copy.room, copy.host_pages, host.held(copy.room), rank, "of the host are used by a backup")
     allowed = pool.held(copy.room) if isinstance(copy, BackUp) else pool.writable(copy.room)
     _check(copy.room, copy.pages, allowed, rank, f"used by a {type(copy).__name__.lower()}")
+    if isinstance(copy, BackUp):
+        host: PagePool = vars(rank.scheduler.role)["_held"].host
+        _check(copy.room, copy.host_pages, host.held(copy.room), rank, "written on the host by a backup")
 
 
 def _check(room: Room, pages: Iterable[PageId], allowed: Iterable[PageId], rank: Rank, what: str) -> None:

@@ -5,7 +5,8 @@ import pytest
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.effects import BackUp, Restore
 from tandem.core.events import BackedUp
-from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room
+from tandem.core.ids import NO_SLOT, LayerId, PageId, RankId, RequestId, Room, Slot, Tick
+from tandem.core.inputs import Control, Frame, Order, Submit
 from tandem.core.messages import Done, Evicted, Token
 from tandem.core.plan import Plan, Row
 from tandem.core.requests import Reason, Sampling, Work
@@ -15,6 +16,7 @@ from tandem.sim.faults import Fault, Swarm
 from tandem.sim.ledger import WrongContent
 from tandem.sim.node import Node
 from tandem.sim.oracle import StrayAccess, check_forward_writes
+from tandem.sim.orders import Disobeyed
 from tandem.sim.run import build_engine, content_of
 from tandem.sim.world import Cluster, World
 
@@ -29,7 +31,8 @@ def work(room: Room = MINE, salt: str = "", max_tokens: int = 6) -> Work:
 
 @pytest.fixture
 def node() -> Node:
-    world = World(1, Cluster(GROUPS, Limits(page_size=4, num_pages=8, context=64)), build_engine, Client(content_of))
+    limits = Limits(page_size=4, num_pages=8, context=64, host_pages=8)
+    world = World(1, Cluster(GROUPS, limits), build_engine, Client(content_of))
     for room, salt in ((MINE, "a"), (OTHER, "b")):
         world.client.submitted(work(room, salt), PAIR, 1_000_000)
     return world.node("d0", RankId(0))
@@ -39,6 +42,10 @@ def hold(node: Node, room: Room, count: int) -> tuple[PageId, ...]:
     return node.rank.scheduler.role.pool.allocate(room, count)
 
 
+def hold_on_host(node: Node, room: Room) -> tuple[PageId, ...]:
+    return vars(node.rank.scheduler.role)["_held"].host.allocate(room, 1)
+
+
 # copies to host memory
 
 
@@ -46,10 +53,11 @@ def test_a_copy_to_host_memory_and_back_keeps_every_layer(node: Node, monkeypatc
     heard: list[object] = []
     monkeypatch.setattr(node, "on", heard.append)
     one, other = hold(node, MINE, 2)
+    copies = hold_on_host(node, MINE)
     for layer in range(4):
         node.memory.block(LayerId(layer), one)[:] = bytes([layer + 1]) * 64
-    node.compute.put(BackUp(MINE, (one,), (5,)))
-    node.compute.put(Restore(MINE, (5,), (other,)))
+    node.compute.put(BackUp(MINE, (one,), copies))
+    node.compute.put(Restore(MINE, copies, (other,)))
     node.world.run(until_us=100_000)
     assert BackedUp(MINE) in heard
     assert [node.memory.block(LayerId(layer), other)[0] for layer in range(4)] == [1, 2, 3, 4]
@@ -58,9 +66,9 @@ def test_a_copy_to_host_memory_and_back_keeps_every_layer(node: Node, monkeypatc
 
 def test_host_pages_of_another_room_are_not_restored(node: Node, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(node, "on", lambda event: None)
-    (mine,), (other,) = hold(node, MINE, 1), hold(node, OTHER, 1)
-    node.compute.put(BackUp(OTHER, (other,), (5,)))
-    node.compute.put(Restore(MINE, (5,), (mine,)))
+    mine, other, copies = hold(node, MINE, 1), hold(node, OTHER, 1), hold_on_host(node, OTHER)
+    node.compute.put(BackUp(OTHER, other, copies))
+    node.compute.put(Restore(MINE, copies, mine))
     with pytest.raises(IllegalCopy, match="holds pages of 0000000000000002"):
         node.world.run(until_us=100_000)
 
@@ -69,6 +77,12 @@ def test_pages_that_were_given_away_are_not_copied(node: Node):
     hold(node, OTHER, 1)
     node.compute.put(BackUp(MINE, (PageId(0),), (5,)))
     with pytest.raises(StrayAccess, match="used by a backup"):
+        node.world.run(until_us=100_000)
+
+
+def test_host_pages_of_another_room_are_not_written(node: Node):
+    node.compute.put(BackUp(MINE, hold(node, MINE, 1), hold_on_host(node, OTHER)))
+    with pytest.raises(StrayAccess, match="written on the host by a backup"):
         node.world.run(until_us=100_000)
 
 
@@ -99,6 +113,35 @@ def test_a_page_of_another_tenant_is_not_read(node: Node):
 def test_a_page_that_nobody_wrote_is_not_read(node: Node):
     with pytest.raises(WrongContent, match="None wrote it"):
         node.ledger.begin(row(hold(node, MINE, 1), 2))
+
+
+def test_what_was_written_before_a_flush_is_not_read_by_who_came_later(node: Node):
+    pages = hold(node, MINE, 1)
+    node.ledger.wrote(MINE, pages)
+    for tick, arrival in enumerate((Control(Order.FLUSH), Submit(work(), 1_000))):
+        node.orders.check(node.rank, [Frame(Tick(tick), NO_SLOT, 0, (arrival,))])
+    with pytest.raises(WrongContent, match="before a flush"):
+        node.ledger.begin(row(pages, 2))
+
+
+# what operators said
+
+
+def test_a_paused_group_gives_no_pages(node: Node):
+    node.orders.check(node.rank, [Frame(Tick(0), NO_SLOT, 0, (Control(Order.PAUSE),))])
+    node.orders.check(node.rank, [Frame(Tick(1), NO_SLOT, 0)])
+    hold(node, MINE, 1)
+    with pytest.raises(Disobeyed, match="pages 0, then 1"):
+        node.orders.check(node.rank, [Frame(Tick(2), NO_SLOT, 0)])
+
+
+def test_a_paused_group_launches_nothing_until_it_is_resumed(node: Node):
+    node.orders.check(node.rank, [Frame(Tick(0), NO_SLOT, 0, (Control(Order.PAUSE), Control(Order.RESUME)))])
+    node.rank.scheduler.flights.launch(Tick(1), Slot(0), row((), 0).rows)
+    node.orders.check(node.rank, [Frame(Tick(1), Slot(0), 0)])
+    node.rank.scheduler.flights.launch(Tick(2), Slot(1), row((), 0).rows)
+    with pytest.raises(Disobeyed, match=r"launched \[2\]"):
+        node.orders.check(node.rank, [Frame(Tick(2), Slot(1), 0, (Control(Order.PAUSE),))])
 
 
 # the router's rules
@@ -166,10 +209,14 @@ def test_wrong_words_are_noticed(client: Client):
         client.on_message("d0", Token(MINE, 1, tokens[1]))
     with pytest.raises(WrongAnswer, match="the reference has"):
         client.on_message("d0", Token(MINE, 0, tokens[0] + 1))
+    assert client.on_message("p0", Token(MINE, 0, tokens[0])) is None
+    assert client.on_message("d0", Token(MINE, 0, tokens[0])) is None
+    with pytest.raises(WrongAnswer, match="told it before"):
+        client.on_message("d0", Token(MINE, 0, tokens[0]))
     client.on_message("d0", Done(MINE, Reason.LENGTH))
     with pytest.raises(WrongAnswer, match="after its last word"):
         client.on_message("d0", Token(MINE, 0, tokens[0]))
-    with pytest.raises(WrongAnswer, match=r"ended Reason\.LENGTH with \[\]"):
+    with pytest.raises(WrongAnswer, match=r"ended Reason\.LENGTH with \[\d+\] of"):
         client.check()
 
 

@@ -1,7 +1,7 @@
 """What can be left out of a seed, that leaving it out moves nothing else, and how a failing seed is made smaller."""
 
 import pytest
-from plants import quiet_when_anyone_is
+from mistakes.memory import quiet_when_anyone_is
 
 from tandem import simulate
 from tandem.core.errors import ConfigError
