@@ -32,9 +32,12 @@ class Holdings:
         return (len(request.work.prompt) - 1) // self.pool.page_size
 
     def publish(self, request: Intake, tokens: int, *, leaving: bool = False) -> None:
-        """Others may share what holds the first `tokens` tokens, as far as pages are full."""
+        """Others may share what holds the first `tokens` tokens, as far as pages are full.
+
+        Not what came back from host memory: it may be older than a flush, which the pool cannot know.
+        """
         full = tokens // self.pool.page_size
-        if full:
+        if full and not request.backups:
             self.published += 1
             content = request.first_tokens(full * self.pool.page_size)
             self.pool.publish(request.room, request.work.salt, content, request.pages[:full], leaving=leaving)
