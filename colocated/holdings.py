@@ -1,10 +1,10 @@
 """The requests of a colocated group, and everything that each of them holds."""
 
 from colocated.request import Input, Request, State
-from decode.batching import Batches
-from decode.budget import Budget
-from decode.deadlines import Deadlines
+from tandem.core.batching import Batches
+from tandem.core.budget import Budget
 from tandem.core.config import Limits
+from tandem.core.deadlines import Deadlines
 from tandem.core.ids import Room
 from tandem.core.pages import PagePool
 from tandem.core.plan import Forgotten, Note, Row

@@ -3,11 +3,9 @@
 import enum
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tandem.core.ids import NO_SLOT, PageId, Room, Slot
 from tandem.core.plan import Row
-from tandem.core.prefixes import TOKEN_BYTES
+from tandem.core.prefixes import TOKEN_BYTES, packed
 from tandem.core.queue import Place
 from tandem.core.requests import Work, pages_for
 from tandem.core.tables import follow
@@ -75,7 +73,7 @@ class Request:
     def __post_init__(self) -> None:
         self.room = self.work.room
         self.position = len(self.work.prompt) - 1
-        self.text = bytearray(np.array(self.work.prompt, "<i4").tobytes())
+        self.text = bytearray(packed(self.work.prompt))
 
     @property
     def tokens(self) -> int:

@@ -3,7 +3,6 @@
 from colocated.admission import Admission
 from colocated.holdings import Holdings
 from colocated.request import FINISHING, RUNNING, Input, Request, State
-from decode.victims import choose
 from tandem.core.config import Limits
 from tandem.core.controls import Controls
 from tandem.core.errors import IllegalTransition
@@ -14,6 +13,7 @@ from tandem.core.queue import Place
 from tandem.core.requests import Reason, Work, ending, too_large
 from tandem.core.role import Decision
 from tandem.core.slots import Flights
+from tandem.core.victims import choose
 
 
 class ColocatedRole:

@@ -1,11 +1,11 @@
 """The requests of a decode group, and everything that each of them holds."""
 
-from decode.batching import Batches
-from decode.budget import Budget
-from decode.deadlines import Deadlines
 from decode.intake import Intake, State
 from decode.line import Line
+from tandem.core.batching import Batches
+from tandem.core.budget import Budget
 from tandem.core.config import Limits
+from tandem.core.deadlines import Deadlines
 from tandem.core.ids import Room
 from tandem.core.pages import PagePool
 from tandem.core.plan import Forgotten, Note

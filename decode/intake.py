@@ -3,11 +3,9 @@
 import enum
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tandem.core.ids import NO_SLOT, PageId, Room, Slot
 from tandem.core.plan import Row
-from tandem.core.prefixes import TOKEN_BYTES
+from tandem.core.prefixes import TOKEN_BYTES, packed
 from tandem.core.queue import Place
 from tandem.core.requests import Work, pages_for
 from tandem.core.tables import follow
@@ -114,7 +112,7 @@ class Intake:
     def __post_init__(self) -> None:
         self.room = self.work.room
         self.position = len(self.work.prompt) - 1
-        self.prompt = np.array(self.work.prompt, "<i4").tobytes()
+        self.prompt = packed(self.work.prompt)
 
     @property
     def runs(self) -> bool:
@@ -139,7 +137,7 @@ class Intake:
     def first_tokens(self, count: int) -> bytes:
         """The first `count` tokens of prompt and answer as the page pool compares them."""
         answered = self.generated[: max(0, count - len(self.work.prompt))]
-        return self.prompt[: count * TOKEN_BYTES] + np.array(answered, "<i4").tobytes()
+        return self.prompt[: count * TOKEN_BYTES] + packed(answered)
 
     def move(self, happened: Input) -> State:
         """Take one input. Raises IllegalTransition when the table has no such row."""

@@ -2,10 +2,10 @@
 
 from decode.holdings import Holdings
 from decode.intake import RETURNING, Input, Intake, State
-from decode.victims import choose
 from tandem.core.inputs import Verdict
 from tandem.core.plan import MAX_ASKS, Ask, Evicted, Note, Question, Resumed, Retracted
 from tandem.core.requests import pages_for
+from tandem.core.victims import choose
 
 
 class Retraction:

@@ -2,12 +2,10 @@
 
 import enum
 from dataclasses import dataclass, field
-from typing import NamedTuple
-
-import numpy as np
 
 from tandem.core.ids import PageId, Room
-from tandem.core.prefixes import TOKEN_BYTES
+from tandem.core.prefixes import TOKEN_BYTES, packed
+from tandem.core.queue import Place
 from tandem.core.requests import Work
 from tandem.core.tables import follow
 
@@ -48,13 +46,6 @@ NEXT: dict[tuple[State, Input], State] = {
 }
 
 
-class Place(NamedTuple):
-    """Where a request stands in a queue: smaller goes first."""
-
-    due_ms: int
-    number: int  # of its arrival
-
-
 @dataclass(slots=True)
 class Handoff:
     """One request on its way through the prefill group."""
@@ -68,7 +59,7 @@ class Handoff:
     tokens: bytes = field(init=False, repr=False)  # the prompt as the page pool compares it
 
     def __post_init__(self) -> None:
-        self.tokens = np.array(self.work.prompt, "<i4").tobytes()
+        self.tokens = packed(self.work.prompt)
 
     @property
     def room(self) -> Room:

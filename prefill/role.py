@@ -1,10 +1,9 @@
 """Prefill's half of the replicated scheduler: bootstrap, admission, chunks, hand-off."""
 
-from decode.deadlines import Deadlines
-from prefill.handoff import Handoff, Input, Place, State
-from prefill.queue import Queue
+from prefill.handoff import Handoff, Input, State
 from tandem.core.config import Limits
 from tandem.core.controls import Controls
+from tandem.core.deadlines import Deadlines
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import NO_SLOT, Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
@@ -23,6 +22,7 @@ from tandem.core.plan import (
     Stopped,
     ToldPeer,
 )
+from tandem.core.queue import Place, Queue
 from tandem.core.requests import Reason, Work, ending, pages_for, too_large
 from tandem.core.role import Decision
 from tandem.core.slots import Flights
@@ -46,8 +46,8 @@ class PrefillRole:
         self._window = window  # ticks in flight
         self._requests: dict[Room, Handoff] = {}
         self._deadlines = Deadlines()  # of those that have not ended
-        self._waiting = Queue()  # bootstrapped, without pages
-        self._running = Queue()  # chunks left to schedule
+        self._waiting: Queue[Handoff] = Queue()  # bootstrapped, without pages
+        self._running: Queue[Handoff] = Queue()  # chunks left to schedule
         self._refused: tuple[Room, int, int] | None = None  # who was refused pages, and what would be news to it
         self._published = 0  # counts what has become new to the cache
         self._submitted = 0

@@ -7,10 +7,17 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import PageId
 
 TOKEN_BYTES = 4
+
+
+def packed(tokens: Sequence[int]) -> bytes:
+    """Tokens as the cache compares them."""
+    return np.array(tokens, "<i4").tobytes()
 
 
 @dataclass(slots=True, eq=False)

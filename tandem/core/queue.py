@@ -1,6 +1,7 @@
 """Requests in the order in which they are served."""
 
 from bisect import bisect_left, insort
+from collections.abc import Iterator
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 
@@ -41,6 +42,9 @@ class Queue(Generic[R]):
         index = bisect_left(self._waiting, request.place, key=_place)
         if index < len(self._waiting) and self._waiting[index] is request:
             del self._waiting[index]
+
+    def __iter__(self) -> Iterator[R]:
+        return iter(list(self._waiting))
 
     def __len__(self) -> int:
         return len(self._waiting)

@@ -1,8 +1,8 @@
 """Slots: where newcomers go, which slot is named next, and who may take a page."""
 
-from decode.batching import Batches
-from decode.budget import Budget
 from decode.intake import Intake, State
+from tandem.core.batching import Batches
+from tandem.core.budget import Budget
 from tandem.core.ids import NO_SLOT, RequestId, Room, Slot
 from tandem.core.pages import PagePool
 from tandem.core.queue import Place

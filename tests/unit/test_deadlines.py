@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from decode.deadlines import SLACK, Deadlines
+from tandem.core.deadlines import SLACK, Deadlines
 from tandem.core.ids import RequestId, Room
 
 A, B, C = (Room(RequestId(number), 1) for number in (1, 2, 3))

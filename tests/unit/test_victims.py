@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decode.victims import choose
 from tandem.core.ids import RequestId, Room, Slot
 from tandem.core.pages import PagePool
+from tandem.core.victims import choose
 
 SIZE = 4
 

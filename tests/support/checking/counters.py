@@ -2,9 +2,9 @@
 
 from checking.node import Node
 
-from decode.deadlines import Deadlines
 from decode.role import DecodeRole
 from prefill.role import PrefillRole
+from tandem.core.deadlines import Deadlines
 from tandem.core.recent import Recent
 
 

@@ -74,9 +74,7 @@ def own_clock_for_priority(patch: Patch) -> None:
 
 
 def waiting(role) -> list:
-    if isinstance(role, PrefillRole):
-        return role._waiting._requests
-    queue = role._held.queue
+    queue = role._waiting if isinstance(role, PrefillRole) else role._held.queue
     return getattr(queue, "_ready", queue)._waiting
 
 

@@ -2,7 +2,7 @@
 
 from mistakes.ranks import Patch
 
-from decode.batching import Batches
+from tandem.core.batching import Batches
 from tandem.core.slots import Flights
 
 

@@ -1,7 +1,7 @@
 """Who may be given pages: at least one request can always finish, and nobody new is let in only to be stopped at once.
 
 Pages are given for what is computed now, not for what a request may grow to. When they run out, later requests make
-room for earlier ones (`decode.victims`); this rule keeps that rare.
+room for earlier ones (`tandem.core.victims`); this rule keeps that rare.
 """
 
 from collections.abc import Iterator

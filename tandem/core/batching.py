@@ -2,7 +2,7 @@
 
 from typing import Generic, Protocol, TypeVar
 
-from decode.budget import Budget
+from tandem.core.budget import Budget
 from tandem.core.ids import NO_SLOT, PageId, Room, Slot
 from tandem.core.plan import Row
 
