@@ -22,7 +22,10 @@ class Holdings:
         self.queue: Queue[Request] = Queue()
         self.filling: dict[Room, Request] = {}  # chunks left to schedule, in the order of admission
         self.batches: Batches[Request] = Batches(slots, self.pool, self.budget)
-        self.published = 0  # counts what has become new to the cache: news to one who waits for pages
+
+    def news(self) -> tuple[int, ...]:
+        """What may help one who was refused pages."""
+        return *self.pool.news, self.budget.changes
 
     def land(self, request: Request, row: Row) -> None:
         """A row came back: others may share the pages that it has filled, and those before them."""
@@ -34,7 +37,6 @@ class Holdings:
     def _publish(self, request: Request, *, leaving: bool = False) -> None:
         full = request.computed // self.pool.page_size
         if full:
-            self.published += 1
             tokens = request.first_tokens(full * self.pool.page_size)
             self.pool.publish(request.room, request.work.salt, tokens, request.pages[:full], leaving=leaving)
 

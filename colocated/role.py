@@ -13,7 +13,7 @@ from tandem.core.queue import Place
 from tandem.core.requests import Reason, Work, ending, too_large
 from tandem.core.role import Decision
 from tandem.core.slots import Flights
-from tandem.core.victims import choose
+from tandem.core.victims import Marks, choose
 
 
 class ColocatedRole:
@@ -31,7 +31,7 @@ class ColocatedRole:
         self.pool = self._held.pool
         self._requests = self._held.requests
         self._admission = Admission(self._held)
-        self._chosen: list[Request] = []  # in flight when they were chosen to make room
+        self._marks: Marks[Request] = Marks()
         self._submitted = 0  # counts arrivals
 
     def knows(self, room: Room) -> bool:
@@ -139,15 +139,8 @@ class ColocatedRole:
 
     def _make_room(self) -> None:
         """Choose anew whose pages go to those that cannot grow. One in flight runs no more until it is back."""
-        for request in self._chosen:
-            request.chosen = False
-        self._chosen = []
-        for victim in self._victims():
-            if victim.in_flight:
-                victim.chosen = True
-                self._chosen.append(victim)
-            else:
-                self._held.make_room(victim)
+        for victim in self._marks.renew(self._victims()):
+            self._held.make_room(victim)
 
     def _victims(self) -> list[Request]:
         blocked = self._held.batches.blocked()

@@ -1,10 +1,12 @@
 """How a queued request gets its first pages: what is cached, the rest of its prompt, and a vote of all ranks."""
 
+from itertools import islice
+
 from decode.holdings import Holdings
 from decode.intake import Input, Intake
-from tandem.core.ids import Room
 from tandem.core.plan import Ask, Granted, Note, Question, Returned
 from tandem.core.requests import pages_for
+from tandem.core.turns import Turns
 
 RETRY_MS = 50
 """Back-off after a vote that said no."""
@@ -15,39 +17,32 @@ class Admission:
 
     def __init__(self, holdings: Holdings) -> None:
         self._held = holdings
-        self._refused: tuple[Room, int, int, int] | None = None  # who was refused, and what would be news to it
+        self._turns = Turns()
 
     def ask(self, most: int) -> list[Ask]:
         """Give pages while the budget allows, and open at most `most` votes."""
         asks: list[Ask] = []
-        while len(asks) < most and (request := self._held.queue.head) is not None:
-            if self._news(request) == self._refused:
-                break
-            if not self._allocate(request):
-                self._refused = self._news(request)
-                break
-            self._held.queue.discard(request)
+        served = self._turns.served(self._held.queue, self._allocate, self._held.news)
+        for request in islice(served, most):
             request.move(Input.ALLOCATED)
             assert request.work.peer is not None
             asks.append(Ask(Question.PREALLOC, request.room, request.work.peer))
         return asks
 
-    def _news(self, request: Intake) -> tuple[Room, int, int, int]:
-        held = self._held
-        return request.room, held.pool.freed_at, held.budget.changes, held.published
-
     def _allocate(self, request: Intake) -> bool:
-        """Share what is cached and add the rest, or hold nothing: a share that waits would keep pages from others."""
+        """Share what is cached and add the rest."""
         pool, budget, size = self._held.pool, self._held.budget, self._held.pool.page_size
         prompt = pages_for(len(request.work.prompt), size)
         left = request.growth_left(size) - prompt
         most = self._held.most_reused(request)
-        if not budget.admits(pool.available, prompt - most, left):
+
+        def fits(hit: int) -> bool:
+            return budget.admits(pool.available, prompt - hit, left)
+
+        if not fits(most):
             return False  # whatever is cached
-        hit = pool.reuse(request.room, request.work.salt, request.prompt, most)
-        if not budget.admits(pool.available, prompt - len(hit), left):
-            if hit:
-                pool.release(request.room)
+        hit = pool.share(request.room, request.work.salt, request.prompt, most, fits)
+        if hit is None:
             return False
         request.pages, request.hit = hit, len(hit)
         self._held.admit(request, prompt - len(hit))

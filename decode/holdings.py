@@ -25,7 +25,10 @@ class Holdings:
         self.queue = Line()  # without pages yet
         self.retracted: Queue[Intake] = Queue()  # with all they have on the host
         self.yielding: dict[Room, Intake] = {}  # gave up their pages, or are about to: they come before anybody new
-        self.published = 0  # counts what has become new to the cache: news to one who waits for pages
+
+    def news(self) -> tuple[int, ...]:
+        """What may help one who was refused pages."""
+        return *self.pool.news, self.budget.changes
 
     def most_reused(self, request: Intake) -> int:
         """Pages of the prompt that may come from the cache: one token at least is always transferred."""
@@ -38,7 +41,6 @@ class Holdings:
         """
         full = tokens // self.pool.page_size
         if full and not request.backups:
-            self.published += 1
             content = request.first_tokens(full * self.pool.page_size)
             self.pool.publish(request.room, request.work.salt, content, request.pages[:full], leaving=leaving)
 

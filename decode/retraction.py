@@ -5,7 +5,7 @@ from decode.intake import RETURNING, Input, Intake, State
 from tandem.core.inputs import Verdict
 from tandem.core.plan import MAX_ASKS, Ask, Evicted, Note, Question, Resumed, Retracted
 from tandem.core.requests import pages_for
-from tandem.core.victims import choose
+from tandem.core.victims import Marks, choose
 
 
 class Retraction:
@@ -13,20 +13,14 @@ class Retraction:
 
     def __init__(self, holdings: Holdings) -> None:
         self._held = holdings
-        self._chosen: list[Intake] = []  # in flight when they were chosen
+        self._marks: Marks[Intake] = Marks()
 
     def retract(self) -> tuple[list[Ask], list[Note]]:
         """Choose anew who makes room. Who has nothing in flight does so now; the others run no more until then."""
-        for request in self._chosen:
-            request.chosen = False
-        self._chosen = []
         asks: list[Ask] = []
         notes: list[Note] = []
-        for victim in self._victims()[:MAX_ASKS]:
-            if victim.flying:
-                victim.chosen = True
-                self._chosen.append(victim)
-            elif len(victim.pages) <= self._held.host.available:
+        for victim in self._marks.renew(self._victims()[:MAX_ASKS]):
+            if len(victim.pages) <= self._held.host.available:
                 asks.append(self._take(victim))
             else:
                 notes += self._evict(victim, Input.EVICTED)

@@ -26,6 +26,7 @@ from tandem.core.queue import Place, Queue
 from tandem.core.requests import Reason, Work, ending, pages_for, too_large
 from tandem.core.role import Decision
 from tandem.core.slots import Flights
+from tandem.core.turns import Turns
 
 WINDOW = Slot(0)
 """Prefill has one slot: chunks of one prompt flow through consecutive ticks."""
@@ -48,8 +49,7 @@ class PrefillRole:
         self._deadlines = Deadlines()  # of those that have not ended
         self._waiting: Queue[Handoff] = Queue()  # bootstrapped, without pages
         self._running: Queue[Handoff] = Queue()  # chunks left to schedule
-        self._refused: tuple[Room, int, int] | None = None  # who was refused pages, and what would be news to it
-        self._published = 0  # counts what has become new to the cache
+        self._turns = Turns()
         self._submitted = 0
 
     def knows(self, room: Room) -> bool:
@@ -161,7 +161,6 @@ class PrefillRole:
         full = row.end // size
         if full > row.start // size:
             tokens = request.first_tokens(full * size)
-            self._published += 1
             self.pool.publish(request.room, request.work.salt, tokens, request.pages[:full])
 
     def _hand_off(self, request: Handoff, token: int) -> list[Note]:
@@ -203,30 +202,22 @@ class PrefillRole:
 
     def _admit(self) -> None:
         """The head of the queue waits until all its pages can be given, nobody overtakes it."""
-        while (request := self._waiting.head) is not None and self._news(request) != self._refused:
-            if not self._allocate(request):
-                self._refused = self._news(request)
-                break
-            self._waiting.discard(request)
+        for request in self._turns.served(self._waiting, self._allocate, lambda: self.pool.news):
             request.move(Input.ADMITTED)
             self._running.add(request)
 
-    def _news(self, request: Handoff) -> tuple[Room, int, int]:
-        return request.room, self.pool.freed_at, self._published
-
     def _allocate(self, request: Handoff) -> bool:
-        """Share what is cached and add the rest, or keep nothing: a share that waits would keep pages from others.
+        """Share what is cached and add the rest. One token at least is computed: token 0 is drawn from its logits."""
+        prompt, size = len(request.work.prompt), self.pool.page_size
+        pages, most = pages_for(prompt, size), (prompt - 1) // size
 
-        One token at least is left to compute, as token 0 is drawn from its logits.
-        """
-        room, prompt, size = request.room, len(request.work.prompt), self.pool.page_size
-        hit = self.pool.reuse(room, request.work.salt, request.tokens, most=(prompt - 1) // size)
-        rest = pages_for(prompt, size) - len(hit)
-        if rest > self.pool.available:
-            if hit:
-                self.pool.release(room)
+        def fits(hit: int) -> bool:
+            return pages - hit <= self.pool.available
+
+        hit = self.pool.share(request.room, request.work.salt, request.tokens, most, fits)
+        if hit is None:
             return False
-        request.pages = hit + self.pool.allocate(room, rest)
+        request.pages = hit + self.pool.allocate(request.room, pages - len(hit))
         request.scheduled = len(hit) * size
         return True
 

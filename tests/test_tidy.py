@@ -71,6 +71,7 @@ FLOORS = {
     "tandem.core.budget": 1,
     "tandem.core.deadlines": 1,
     "tandem.core.victims": 1,
+    "tandem.core.turns": 1,
     "tandem.core.prefixes": 1,
     "tandem.core.queue": 1,
     "tandem.core.recent": 1,

@@ -1,7 +1,7 @@
 """The replicated page allocator: at every tick, all ranks of a group give the same page numbers to the same room."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tandem.core.errors import IllegalTransition
@@ -35,6 +35,7 @@ class PagePool:
         self.page_size = page_size
         self.free = num_pages
         self.freed_at = 0  # counts what may make pages available: tells who waits that trying again may help
+        self.published = 0  # counts what may have become new to the cache
         self._runs: list[tuple[int, int]] = [(0, num_pages)] if num_pages else []  # [first, last), ascending
         self._holdings: dict[Room, Holding] = {}
         self._owned = 0
@@ -47,6 +48,11 @@ class PagePool:
     def available(self) -> int:
         """Pages that `allocate` can give: free ones, and cached ones that nobody uses."""
         return self.free + self._tree.idle
+
+    @property
+    def news(self) -> tuple[int, int]:
+        """Changes whenever one who was refused pages may get them now: some came back, or a prefix became known."""
+        return self.freed_at, self.published
 
     # private pages
 
@@ -148,6 +154,20 @@ class PagePool:
         self._given.append(pages[-1])
         return pages
 
+    def share(
+        self, room: Room, salt: str, tokens: bytes, most: int, fits: Callable[[int], bool]
+    ) -> tuple[PageId, ...] | None:
+        """Like `reuse`, if that many pages leave what `fits`; else None, and the room holds nothing.
+
+        A share that waits would keep pages from others.
+        """
+        hit = self.reuse(room, salt, tokens, most)
+        if fits(len(hit)):
+            return hit
+        if hit:
+            self.release(room)
+        return None
+
     def publish(
         self, room: Room, salt: str, tokens: bytes, table: tuple[PageId, ...], *, leaving: bool = False
     ) -> None:
@@ -158,6 +178,7 @@ class PagePool:
         hold two copies, as it could then lack the pages to grow. What it holds since before a flush is never
         published. Raises IllegalTransition for pages that are not its own.
         """
+        self.published += 1
         if not self._prefix_cache:
             return
         count, rest = divmod(len(tokens), self.page_size * TOKEN_BYTES)

@@ -1,7 +1,7 @@
 """Who makes room when requests cannot grow: the latest of all slots, and no more of them than it takes."""
 
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from tandem.core.ids import Room, Slot
 
@@ -30,7 +30,31 @@ class Returns(Protocol):
     def returned_by(self, rooms: Sequence[Room]) -> list[int]: ...
 
 
+class Victim(Protocol):
+    """One who is to make room."""
+
+    flying: bool
+    chosen: bool  # runs no more
+
+
 R = TypeVar("R", bound=Ranked)
+V = TypeVar("V", bound=Victim)
+
+
+class Marks(Generic[V]):
+    """Victims that still fly: they run no more until they are back, unless they are let off by then."""
+
+    def __init__(self) -> None:
+        self._marked: list[V] = []
+
+    def renew(self, victims: Sequence[V]) -> list[V]:
+        """The choice of this step takes the place of the last one. Returns those who make room now."""
+        for victim in self._marked:
+            victim.chosen = False
+        self._marked = [victim for victim in victims if victim.flying]
+        for victim in self._marked:
+            victim.chosen = True
+        return [victim for victim in victims if not victim.flying]
 
 
 def choose(

@@ -163,6 +163,27 @@ def test_no_more_is_reused_than_asked_for():
     assert pool.reuse(B, "", tokens("aabbcc"), 2) == (0, 1)
 
 
+def test_a_share_that_leaves_too_much_is_given_back():
+    pool = PagePool(4, 1)
+    pages = compute(pool, A, "abc")
+    pool.release(A)
+    found: list[int] = []
+    assert pool.share(B, "", tokens("abcd"), 3, lambda hit: bool(found.append(hit))) is None
+    assert (found, pool.held(B), pool.available) == ([3], (), 4)
+    assert pool.share(B, "", tokens("abcd"), 3, lambda hit: hit == 3) == pages == pool.held(B)
+
+
+def test_what_may_help_one_who_was_refused_is_news():
+    pool = PagePool(4, 1)
+    before = pool.news
+    pages = pool.allocate(A, 2)
+    assert pool.news == before
+    pool.publish(A, "", tokens("ab"), pages)
+    assert (published := pool.news) != before
+    pool.release(A)
+    assert pool.news != published
+
+
 def test_rooms_of_different_salts_share_nothing():
     pool = PagePool(8, 2)
     compute(pool, A, "aabb", salt="one")

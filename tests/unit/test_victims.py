@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from tandem.core.ids import RequestId, Room, Slot
 from tandem.core.pages import PagePool
-from tandem.core.victims import choose
+from tandem.core.victims import Marks, choose
 
 SIZE = 4
 
@@ -83,3 +83,30 @@ def test_a_shared_page_comes_back_with_its_last_user():
     pool.allocate(one.room, 2)
     assert choose([one], [three, two, one], [], frozenset(), pool) == [three, two]
     assert choose([one], [two, one], [three.room], frozenset(), pool) == [two]
+
+
+# those that still fly
+
+
+@dataclass
+class Flyer:
+    flying: bool
+    chosen: bool = False
+
+
+def test_who_flies_runs_no_more_and_makes_room_when_it_is_back():
+    marks: Marks[Flyer] = Marks()
+    ready, flyer = Flyer(flying=False), Flyer(flying=True)
+    assert marks.renew([ready, flyer]) == [ready]
+    assert (ready.chosen, flyer.chosen) == (False, True)
+    flyer.flying = False
+    assert marks.renew([flyer]) == [flyer]
+    assert not flyer.chosen
+
+
+def test_who_is_not_needed_any_more_is_let_off():
+    marks: Marks[Flyer] = Marks()
+    flyer = Flyer(flying=True)
+    marks.renew([flyer])
+    assert marks.renew([]) == []
+    assert not flyer.chosen

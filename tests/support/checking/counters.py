@@ -6,6 +6,7 @@ from decode.role import DecodeRole
 from prefill.role import PrefillRole
 from tandem.core.deadlines import Deadlines
 from tandem.core.recent import Recent
+from tandem.core.turns import Turns
 
 
 def set_back(node: Node) -> None:
@@ -17,7 +18,7 @@ def set_back(node: Node) -> None:
             _of_decode(role)
         case PrefillRole() as role:
             _of_prefill(role)
-    scheduler.role.pool.freed_at = 0
+    scheduler.role.pool.freed_at = scheduler.role.pool.published = 0
 
 
 def _sort(recent: Recent) -> None:
@@ -32,21 +33,22 @@ def _drop_dead(deadlines: Deadlines) -> None:
 
 def _of_decode(role: DecodeRole) -> None:
     """Requests are compared by their order, and the budget's number is that of the latest."""
-    held, budget, refused = role._held, role._held.budget, role._admission._refused
+    held, budget = role._held, role._held.budget
     for request in role._requests.values():
         request.order -= budget._admitted
         request.blocked_at = 0 if request.blocked_at == role.pool.freed_at else -1
-    if refused is not None:
-        same = refused[1:] == (role.pool.freed_at, budget.changes, held.published)
-        role._admission._refused = (refused[0], 0, 0, 0) if same else None
-    budget._admitted = budget.changes = held.published = held.host.freed_at = 0
+    _of_turns(role._admission._turns, held.news())
+    budget._admitted = budget.changes = held.host.freed_at = 0
     _drop_dead(held.deadlines)
 
 
 def _of_prefill(role: PrefillRole) -> None:
-    """Who was refused waits until there is news: there is, or there is none."""
-    refused = role._refused
-    if refused is not None:
-        role._refused = (refused[0], 0, 0) if refused[1:] == (role.pool.freed_at, role._published) else None
-    role._published = 0
+    _of_turns(role._turns, role.pool.news)
     _drop_dead(role._deadlines)
+
+
+def _of_turns(turns: Turns, news: tuple[int, ...]) -> None:
+    """Who was refused waits until there is news: there is, or there is none."""
+    if turns._refused is not None:
+        room, known = turns._refused
+        turns._refused = (room, (0,) * len(known)) if known == news else None
