@@ -6,9 +6,7 @@ Rank, Scheduler, role, courier, Column and Table are the real ones; what is mode
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar, assert_never
-
-import msgspec
+from typing import assert_never
 
 from consensus.store import Column, Table
 from tandem.assembly import build_rank
@@ -34,6 +32,7 @@ from tandem.core.plan import Plan
 from tandem.core.rank import Rank
 from tandem.core.role import Courier
 from tandem.sim.clock import Action, Clock
+from tandem.sim.node import over_the_wire
 
 EPOCH = Epoch(1)
 TOKEN = 7
@@ -45,12 +44,6 @@ StageTime = Callable[[Plan, RankId], int]
 """Microseconds that a rank computes a plan."""
 HiddenTime = Callable[[int], int]
 """Microseconds that the hidden states of so many tokens need beyond a hop."""
-Sent = TypeVar("Sent", bound=msgspec.Struct)
-
-
-def over_the_wire(message: Sent) -> Sent:
-    """Encoded and decoded, so that its CPU time is spent."""
-    return msgspec.msgpack.decode(msgspec.msgpack.encode(message), type=type(message))
 
 
 class Watched:

@@ -21,7 +21,7 @@ class Deadlines:
         heapq.heappush(self._heap, (deadline_ms, room))
 
     def drop(self, room: Room) -> None:
-        """A room has ended."""
+        """A room has ended. Its entry goes with all dead ones once they outnumber the others."""
         self._due.pop(room, None)
         if len(self._heap) > 2 * len(self._due) + SLACK:
             self._heap = sorted((deadline_ms, room) for room, deadline_ms in self._due.items())

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
 MOST_SKEW_MS = 10_000_000
 Sent = TypeVar("Sent", bound=msgspec.Struct)
 encode = msgspec.msgpack.Encoder().encode
-
-
 DECODERS: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]] = {}
 
 

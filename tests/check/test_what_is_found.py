@@ -3,58 +3,22 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import msgspec
 import pytest
 from checking.models import ALONE, THREE, TWICE, decode, pair, prefill, room
 from checking.search import NotAtRest, Violation, explore
 from checking.setting import Setting
+from mistakes.memory import free_on_failed, ignore_quarantine, quiet_when_anyone_is
+from mistakes.ranks import Patch, combine
+from mistakes.verdicts import admitted_when_one_rank_is_ready, failure_not_forwarded, outcome_decided_locally
 
 from consensus.leader import Leader
-from consensus.store import Table
 from decode.intake import NEXT, Input, State
 from decode.retraction import Retraction
 from decode.role import DecodeRole
-from prefill.role import PrefillRole
 from tandem.core.errors import Divergence, IllegalTransition
 from tandem.core.inputs import Abort, Kind, Verdict
-from tandem.core.messages import Commit, Progress
-from tandem.core.pages import PagePool
-from tandem.core.plan import ToldPeer
-from tandem.core.rank import Rank
-from tandem.core.scheduler import Scheduler
 from tandem.sim.client import WrongAnswer
 from tandem.sim.oracle import StrayAccess
-
-Patch = pytest.MonkeyPatch
-
-
-def free_on_failed(patch: Patch) -> None:
-    """Prefill takes the pages back when a request has ended, not when it is quiet."""
-    original = PrefillRole._end
-
-    def end(role: PrefillRole, request, reason, told_by):
-        notes = original(role, request, reason, told_by)
-        role.pool.release(request.room)
-        return notes
-
-    patch.setattr(PrefillRole, "_end", end)
-
-
-def ignore_quarantine(patch: Patch) -> None:
-    """Decode frees the pages of a request that ended while prefill could still write into them."""
-    patch.setattr(PagePool, "quarantine", PagePool.release)
-
-
-def quiet_when_anyone_is(patch: Patch) -> None:
-    """The table combines quiet like failed: any instead of all."""
-    original = Table.combined
-
-    def combined(table: Table, room):
-        fact = original(table, room)
-        quiet = any(column[room].quiet for column in table._columns if room in column)
-        return fact and msgspec.structs.replace(fact, quiet=quiet)
-
-    patch.setattr(Table, "combined", combined)
 
 
 def verdicts_come_twice(patch: Patch) -> None:
@@ -66,43 +30,6 @@ def verdicts_come_twice(patch: Patch) -> None:
             leader._verdicts.append(verdict)
 
     patch.setattr(Leader, "conclude", conclude)
-
-
-def outcome_decided_locally(patch: Patch) -> None:
-    """A decode rank lets a request join when its own layers have landed."""
-    original = Rank.on
-
-    def on(rank: Rank, event, now_ms: int):
-        effects = original(rank, event, now_ms)
-        session = rank.courier._sessions.get(event.room) if isinstance(event, Commit) else None  # type: ignore[attr-defined]
-        if session and session.coverage and session.coverage.complete:
-            rank.scheduler.role.on_verdict(Verdict(event.room, Kind.TRANSFERRED))
-        return effects
-
-    patch.setattr(Rank, "on", on)
-
-
-def landed_when_anyone_has(patch: Patch) -> None:
-    """The table combines progress by the fastest rank instead of the slowest."""
-    original = Table.combined
-
-    def combined(table: Table, room):
-        fact = original(table, room)
-        most = max((column[room].progress for column in table._columns if room in column), default=Progress(1))
-        return fact and msgspec.structs.replace(fact, progress=most)
-
-    patch.setattr(Table, "combined", combined)
-
-
-def the_peer_is_not_told(patch: Patch) -> None:
-    """Each group ends its own half and leaves the other waiting."""
-    original = Scheduler.step
-
-    def step(scheduler: Scheduler, frame):
-        plan = original(scheduler, frame)
-        return msgspec.structs.replace(plan, notes=tuple(n for n in plan.notes if not isinstance(n, ToldPeer)))
-
-    patch.setattr(Scheduler, "step", step)
 
 
 def a_second_end_is_told(patch: Patch) -> None:
@@ -143,14 +70,7 @@ def pages_are_given_before_they_are_copied(patch: Patch) -> None:
 
 def backed_up_when_anyone_has(patch: Patch) -> None:
     """The table counts the copies of the fastest rank instead of those of the slowest."""
-    original = Table.combined
-
-    def combined(table: Table, room):
-        fact = original(table, room)
-        most = max((column[room].backups for column in table._columns if room in column), default=0)
-        return fact and msgspec.structs.replace(fact, backups=most)
-
-    patch.setattr(Table, "combined", combined)
+    combine(patch, backups=lambda facts: max(fact.backups for fact in facts))
 
 
 def a_second_backup_is_taken_for_the_first(patch: Patch) -> None:
@@ -195,8 +115,8 @@ PLANTS = (
     Plant(quiet_when_anyone_is, prefill(2, ready=True), StrayAccess),
     Plant(verdicts_come_twice, prefill(1), WrongAnswer),
     Plant(outcome_decided_locally, decode(2), Divergence),
-    Plant(landed_when_anyone_has, decode(2), (StrayAccess, NotAtRest)),
-    Plant(the_peer_is_not_told, pair(2, requests=1, aborts=(0, 1)), NotAtRest),
+    Plant(admitted_when_one_rank_is_ready, decode(2), (StrayAccess, NotAtRest)),
+    Plant(failure_not_forwarded, pair(2, requests=1, aborts=(0, 1)), NotAtRest),
     Plant(a_second_end_is_told, pair(1, requests=1, aborts=(1, 1)), (IllegalTransition, WrongAnswer)),
     Plant(quiet_is_missed_before_the_end, decode(1, aborts=1), NotAtRest),
     Plant(pages_are_given_before_they_are_copied, room(1, **ALONE), StrayAccess),

@@ -10,11 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cluster import Cluster
-from fake_model import FAKE, complete, expected, text_of
+from fake_model import FAKE, all_answered_right, answers_right, complete, expected, text_of
 from streams import events, model_of, stream
 from waiting import DEADLINE_S, eventually
-
-from tandem.core.requests import Sampling
 
 SHAPES = [(2, 2), (1, 3), (3, 2), (4, 1)]
 
@@ -65,15 +63,7 @@ def test_thirty_two_mixed_requests_at_once_all_end_right(cluster_of: Callable[..
     def one(number: int) -> None:
         rng = random.Random(number)  # of its own: what is drawn must not depend on which thread comes first
         prompt = [rng.randrange(32, 127) for _ in range(rng.choice([1, 3, 40, 700]))]
-        tokens = rng.choice([1, 2, 17, 64])
-        sampling = Sampling(temperature=rng.choice([0.0, 1.0]), seed=number)
-        body = {"prompt": prompt, "max_tokens": tokens, "temperature": sampling.temperature, "seed": number}
-        text = expected(prompt, tokens, ignore_eos=False, sampling=sampling)
-        if number % 2:
-            with stream(cluster, body) as response:
-                assert text_of(response) == text
-        else:
-            assert complete(cluster, **body)["choices"][0]["text"] == text
+        answers_right(cluster, prompt, rng, number)
 
     with ThreadPoolExecutor(32) as pool:
         list(pool.map(one, range(32)))
@@ -83,13 +73,7 @@ def test_a_tiny_page_pool_only_makes_requests_wait(cluster_of: Callable[..., Clu
     cluster = start(cluster_of, 2, 3, "--num-pages", "12")
     prompts = [[32 + number] * 60 for number in range(8)]
 
-    def one(prompt: list[int]) -> str:
-        answer = complete(cluster, prompt=prompt, max_tokens=90, ignore_eos=True)
-        text: str = answer["choices"][0]["text"]
-        return text
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(one, prompts)) == [expected(prompt, 90) for prompt in prompts]
+    all_answered_right(cluster, prompts, max_tokens=90)
 
 
 @contextlib.contextmanager

@@ -8,21 +8,12 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
-import openai
 import pytest
 from cluster import Cluster
-from fake_model import FAKE, complete, expected, text_of
-from streams import events, model_of, stream
+from fake_model import FAKE, all_answered_right, answers_right, complete, expected
+from streams import events, stream
 from waiting import DEADLINE_S, eventually
-
-from tandem.core.requests import Sampling
-from tandem.engine.model import bundled_model_path
-from tandem.engine.tokens import load_tokenizer
-
-GOLDENS = Path(__file__).parents[1] / "model" / "goldens.json"
-GAP = 1e-3
 
 
 def start(cluster_of: Callable[..., Cluster], pp: int, *more: str) -> Cluster:
@@ -38,15 +29,7 @@ def test_any_shape_answers_mixed_requests_right(cluster_of: Callable[..., Cluste
         rng = random.Random(number)  # of its own: what is drawn must not depend on which thread comes first
         own = [rng.randrange(32, 127) for _ in range(rng.choice([1, 15, 16, 700]))]
         prompt = rng.choice([own, shared + own])
-        tokens = rng.choice([1, 2, 17, 64])
-        sampling = Sampling(temperature=rng.choice([0.0, 1.0]), seed=number)
-        body = {"prompt": prompt, "max_tokens": tokens, "temperature": sampling.temperature, "seed": number}
-        text = expected(prompt, tokens, ignore_eos=False, sampling=sampling)
-        if number % 2:
-            with stream(cluster, body) as response:
-                assert text_of(response) == text
-        else:
-            assert complete(cluster, **body)["choices"][0]["text"] == text
+        answers_right(cluster, prompt, rng, number)
 
     with ThreadPoolExecutor(24) as pool:
         list(pool.map(one, range(24)))
@@ -58,13 +41,7 @@ def test_a_tiny_page_pool_makes_the_latest_compute_anew_and_nobody_sees_it(
     cluster = start(cluster_of, 2, "--num-pages", "12", "--pp-async-batch-depth", "1")
     prompts = [[32 + number] * 20 for number in range(8)]
 
-    def one(prompt: list[int]) -> str:
-        answer = complete(cluster, prompt=prompt, max_tokens=150, ignore_eos=True)
-        text: str = answer["choices"][0]["text"]
-        return text
-
-    with ThreadPoolExecutor(8) as pool:
-        assert list(pool.map(one, prompts)) == [expected(prompt, 150) for prompt in prompts]
+    all_answered_right(cluster, prompts, max_tokens=150)
 
 
 def test_leaving_clients_leave_no_pages(cluster_of: Callable[..., Cluster]) -> None:
@@ -135,30 +112,3 @@ def test_no_rank_loads_the_transfer_engine(cluster_of: Callable[..., Cluster]) -
             libraries = maps.read()
         assert "mooncake" not in libraries, name
         assert "libtorch" not in libraries, name
-
-
-def test_the_real_model_gives_the_text_of_the_reference(cluster_of: Callable[..., Cluster]) -> None:
-    cluster = cluster_of(
-        "--colocated", "--pp", "2", "--dtype", "float32", "--threads", "1", "--timer-scale", "5", "--num-pages", "512"
-    )
-    tokenizer = load_tokenizer(str(bundled_model_path()))
-    goldens = [golden for golden in json.loads(GOLDENS.read_text()) if min(golden["gaps"]) >= GAP]
-    chosen = [min(goldens, key=lambda golden: abs(len(golden["prompt"]) - length)) for length in (1, 64, 200, 513)]
-
-    def one(golden: dict) -> str:
-        with openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=240) as client:
-            answer = client.completions.create(
-                model=model_of(cluster),
-                prompt=golden["prompt"],
-                max_tokens=len(golden["tokens"]),
-                temperature=0,
-                extra_body={"ignore_eos": True},
-            )
-        return answer.choices[0].text
-
-    def reference(golden: dict) -> str:
-        detokenizer = tokenizer.detokenizer()
-        return "".join(detokenizer.push(token) for token in golden["tokens"]) + detokenizer.finish()
-
-    with ThreadPoolExecutor(len(chosen)) as pool:
-        assert list(pool.map(one, chosen)) == [reference(golden) for golden in chosen]

@@ -77,6 +77,16 @@ def test_every_shape_gives_the_text_of_the_reference(
     assert texts == [reference_text(golden, tokenizer) for golden in chosen]
 
 
+def test_a_colocated_group_gives_the_text_of_the_reference(
+    cluster_of: Callable[..., Cluster], goldens: list[Golden], tokenizer: Tokenizer
+) -> None:
+    cluster = cluster_of("--colocated", "--pp", "2", *FLAGS)
+    chosen = nearest(goldens, 1, 64, 200, 513)
+    with ThreadPoolExecutor(len(chosen)) as pool:
+        texts = list(pool.map(lambda golden: complete(cluster, golden), chosen))
+    assert texts == [reference_text(golden, tokenizer) for golden in chosen]
+
+
 def test_two_by_two_gives_the_text_of_the_reference_for_every_golden(
     cluster_of: Callable[..., Cluster], goldens: list[Golden], tokenizer: Tokenizer
 ) -> None:

@@ -1,16 +1,17 @@
 """What a prefill group sees of a decode group and of its own writes, in every order that the protocol allows."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from checking.environment import FAR_MS, Choice, Environment, Held, Where, hello, must_hold
+from checking.environment import Choice, Held, Where, must_hold
+from checking.stand_in import StandIn
 
 from tandem.core.effects import Effect, Post, TellPeer
-from tandem.core.events import Event, Moved, PeerLost, PeerOpened, Written
-from tandem.core.ids import LEADER, PageId, Room
-from tandem.core.inputs import FirstToken, Submit
-from tandem.core.messages import Cancel, Cancelled, Commit, Grant, Quiet
+from tandem.core.events import Moved, Written
+from tandem.core.ids import LEADER, PageId
+from tandem.core.inputs import FirstToken
+from tandem.core.messages import Cancelled, Commit, Grant, Quiet
 from tandem.core.requests import Reason
 from tandem.sim.oracle import StrayAccess
 
@@ -39,41 +40,17 @@ class Transfer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DecodeStandIn(Environment):
+class DecodeStandIn(StandIn):
     """One decode rank that owns all layers, the writes into its memory, and a router."""
 
-    size: int = 1  # prefill ranks, a layer each
-    remaining_ms: tuple[int, ...] = (FAR_MS, FAR_MS)
+    group, peer = GROUP, PEER
+
     transfers: tuple[Transfer, ...] = (Transfer(), Transfer())
-    aborts: int = 0  # times that the router may cancel the first room
-    failures: int = 0  # of decode: it ends the first room
     bad_writes: int = 0  # writes that may fail, and are settled
-    losses: int = 0  # of the connection from one prefill rank
-    losing: frozenset[int] = field(default_factory=frozenset)  # prefill ranks that may lose it
-    closed: frozenset[int] = field(default_factory=frozenset)  # prefill ranks without it
 
-    def choices(self) -> Iterator[Choice]:
-        """See Environment."""
-        for number in range(len(self.works)):
-            yield from self._arrivals(number)
-            yield from self._grants(number)
-            yield from self._writes(number)
-        for rank in sorted(self.closed):
-            then = replace(self, closed=self.closed - {rank})
-            yield Choice(then, (GROUP, rank), PeerOpened(hello(PEER, LEADER, (0, self.size))))
-        if self.losses:
-            for rank in sorted(self.losing - self.closed):
-                then = replace(self, losses=self.losses - 1, closed=self.closed | {rank})
-                yield Choice(then, (GROUP, rank), PeerLost(PEER, LEADER), optional=True)
-
-    def _arrivals(self, number: int) -> Iterator[Choice]:
-        transfer, work = self.transfers[number], self.works[number]
-        if not transfer.submitted:
-            if number == 0 or self.transfers[number - 1].submitted:
-                then = self._with(number, transfer._replace(submitted=True))
-                yield self._to_leader(then, Submit(work, self.remaining_ms[number]))
-        elif self.aborts and number == 0:
-            yield self._to_leader(replace(self, aborts=self.aborts - 1), Cancel(work.room, Reason.CLIENT_GONE), True)
+    def _transfer(self, number: int) -> Iterator[Choice]:
+        yield from self._grants(number)
+        yield from self._writes(number)
 
     def _grants(self, number: int) -> Iterator[Choice]:
         """Decode cancels a room before its grants or after them: one link has rank 0's grant and its word in order."""
@@ -84,7 +61,7 @@ class DecodeStandIn(Environment):
                 then = self._with(number, transfer._replace(granted=transfer.granted | {rank}))
                 yield Choice(then, (GROUP, rank), self.grant(number), optional=transfer.ended)
         may_speak = not transfer.quiet and (not begun or LEADER in transfer.granted)
-        if self.failures and number == 0 and not transfer.ended and may_speak:
+        if self.failures and number == self.struck and not transfer.ended and may_speak:
             then = replace(self._with(number, transfer._replace(ended=True)), failures=self.failures - 1)
             yield self._to_leader(then, Cancelled(PEER, work.room, Reason.TRANSFER_FAILED), True)
 
@@ -109,14 +86,6 @@ class DecodeStandIn(Environment):
             if self.bad_writes:
                 then = replace(then, bad_writes=self.bad_writes - 1)
                 yield Choice(then, (GROUP, rank), Moved(mine[0].ticket, Written.FAILED_SETTLED), True)
-
-    def _to_leader(self, then: "DecodeStandIn", event: Event, optional: bool = False) -> Choice:
-        return Choice(then, (GROUP, LEADER), event, optional)
-
-    def _with(self, number: int, transfer: Transfer) -> Self:
-        transfers = list(self.transfers)
-        transfers[number] = transfer
-        return replace(self, transfers=tuple(transfers))
 
     def told(self, where: Where, effect: Effect) -> Self:
         """Nothing is posted or committed once prefill has said quiet, and nothing is posted that was not granted."""
@@ -149,9 +118,6 @@ class DecodeStandIn(Environment):
             case other:
                 raise AssertionError(f"prefill says {other}")
 
-    def _number(self, room: Room) -> int:
-        return [work.room for work in self.works].index(room)
-
     def check(self, held: Held) -> None:
         """A write reads its room's pages. Ranks before it have stepped whatever it has stepped."""
         for work, transfer in zip(self.works, self.transfers, strict=False):
@@ -174,8 +140,6 @@ class DecodeStandIn(Environment):
     def may_touch(self, where: Where) -> bool:
         """Grants and the ends of writes come to any rank, and connections come and go."""
         rank = where[1]
-        return (
-            any(rank not in t.granted or any(write.rank == rank for write in t.writes) for t in self.transfers)
-            or rank in self.closed
-            or (self.losses > 0 and rank in self.losing)
-        )
+        return any(
+            rank not in t.granted or any(write.rank == rank for write in t.writes) for t in self.transfers
+        ) or self._may_connect(rank)

@@ -1,16 +1,16 @@
 """What a decode group sees of a prefill group, in every order that the protocol allows."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Self
 
-from checking.environment import FAR_MS, Answer, Choice, Environment, Held, Where, hello, must_hold
+from checking.environment import Answer, Choice, Held, Where, must_hold
+from checking.stand_in import StandIn
 
 from tandem.core.effects import Effect, TellPeer
-from tandem.core.events import Event, PeerLost, PeerOpened
-from tandem.core.ids import LEADER, LayerId, PageId, Room
-from tandem.core.inputs import FirstToken, Submit
-from tandem.core.messages import Cancel, Cancelled, Commit, Grant, Quiet
+from tandem.core.ids import LayerId, PageId, Room
+from tandem.core.inputs import FirstToken
+from tandem.core.messages import Cancelled, Commit, Grant, Quiet
 from tandem.core.requests import Reason
 
 GROUP, PEER = "d0", "p0"
@@ -33,41 +33,13 @@ class Transfer(NamedTuple):
 
 
 @dataclass(frozen=True)
-class PrefillStandIn(Environment):
+class PrefillStandIn(StandIn):
     """One prefill rank that owns all layers, and a router."""
 
-    size: int = 1  # decode ranks, a layer each
-    remaining_ms: tuple[int, ...] = (FAR_MS, FAR_MS, FAR_MS)
+    group, peer = GROUP, PEER
+
     transfers: tuple[Transfer, ...] = (Transfer(), Transfer())
     late: int = 0  # tokens that the router has been told when all orders of a warm setting begin
-    struck: int = 0  # the room that something happens to
-    aborts: int = 0  # times that the router may cancel it
-    failures: int = 0  # of prefill, which ends it
-    losses: int = 0  # of the connection to one decode rank
-    losing: frozenset[int] = field(default_factory=frozenset)  # decode ranks that may lose it
-    closed: frozenset[int] = field(default_factory=frozenset)  # decode ranks without it
-
-    def choices(self) -> Iterator[Choice]:
-        """See Environment."""
-        for number in range(len(self.works)):
-            yield from self._arrivals(number)
-            yield from self._transfer(number)
-        for rank in sorted(self.closed):
-            then = replace(self, closed=self.closed - {rank})
-            yield Choice(then, (GROUP, rank), PeerOpened(hello(PEER, LEADER, (0, self.size))))
-        if self.losses:
-            for rank in sorted(self.losing - self.closed):
-                then = replace(self, losses=self.losses - 1, closed=self.closed | {rank})
-                yield Choice(then, (GROUP, rank), PeerLost(PEER, LEADER), optional=True)
-
-    def _arrivals(self, number: int) -> Iterator[Choice]:
-        transfer, work = self.transfers[number], self.works[number]
-        if not transfer.submitted:
-            if number == 0 or self.transfers[number - 1].submitted:
-                then = self._with(number, transfer._replace(submitted=True))
-                yield self._to_leader(then, Submit(work, self.remaining_ms[number]))
-        elif self.aborts and number == self.struck:
-            yield self._to_leader(replace(self, aborts=self.aborts - 1), Cancel(work.room, Reason.CLIENT_GONE), True)
 
     def _transfer(self, number: int) -> Iterator[Choice]:
         transfer, work = self.transfers[number], self.works[number]
@@ -87,14 +59,6 @@ class PrefillStandIn(Environment):
         if self.failures and number == self.struck and not transfer.ended and not transfer.quiet:
             then = replace(self._with(number, transfer._replace(ended=True)), failures=self.failures - 1)
             yield self._to_leader(then, Cancelled(PEER, room, Reason.TRANSFER_FAILED), True)
-
-    def _to_leader(self, then: "PrefillStandIn", event: Event, optional: bool = False) -> Choice:
-        return Choice(then, (GROUP, LEADER), event, optional)
-
-    def _with(self, number: int, transfer: Transfer) -> Self:
-        transfers = list(self.transfers)
-        transfers[number] = transfer
-        return replace(self, transfers=tuple(transfers))
 
     def told(self, where: Where, effect: Effect) -> Self:
         """Grants let the transfer begin; a cancelled room is answered with quiet, even after it has gone."""
@@ -116,9 +80,6 @@ class PrefillStandIn(Environment):
         number = self._number(room)
         transfer = self.transfers[number]
         return self._with(number, transfer._replace(deaf=transfer.deaf | {where[1]}))
-
-    def _number(self, room: Room) -> int:
-        return [work.room for work in self.works].index(room)
 
     def check(self, held: Held) -> None:
         """Prefill may write a layer until it is committed, or all is quiet."""
@@ -149,4 +110,4 @@ class PrefillStandIn(Environment):
         """Commits come to ranks that have granted, and connections come and go."""
         rank = where[1]
         waiting = any(rank in transfer.grants - transfer.landed - transfer.deaf for transfer in self.transfers)
-        return waiting or rank in self.closed or (self.losses > 0 and rank in self.losing)
+        return waiting or self._may_connect(rank)

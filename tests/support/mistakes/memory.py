@@ -1,9 +1,7 @@
 """Pages that are given away while somebody can still touch them."""
 
-import msgspec
-from mistakes.ranks import Patch
+from mistakes.ranks import Patch, combine
 
-from consensus.store import Table
 from decode.role import DecodeRole
 from kvtransfer.session import SendSession, SendState
 from prefill.role import PrefillRole
@@ -43,14 +41,7 @@ def is_ending(session: SendSession) -> bool:
 
 def quiet_when_anyone_is(patch: Patch) -> None:
     """The table combines quiet like failed: any instead of all."""
-    original = Table.combined
-
-    def combined(table: Table, room):
-        fact = original(table, room)
-        quiet = any(column[room].quiet for column in table._columns if room in column)
-        return fact and msgspec.structs.replace(fact, quiet=quiet)
-
-    patch.setattr(Table, "combined", combined)
+    combine(patch, quiet=lambda facts: any(fact.quiet for fact in facts))
 
 
 def pages_go_at_the_end_of_a_running_request(patch: Patch) -> None:

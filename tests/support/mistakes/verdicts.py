@@ -1,9 +1,8 @@
 """What each rank sees for itself, and acts upon before all have agreed."""
 
 import msgspec
-from mistakes.ranks import Patch, on_ranks, sessions
+from mistakes.ranks import Patch, combine, on_ranks, sessions
 
-from consensus.store import Table
 from decode.role import DecodeRole
 from kvtransfer.session import SendState
 from tandem.core.effects import Observe
@@ -104,14 +103,7 @@ def metadata_gate_at_apply_only(patch: Patch) -> None:
 
 def admitted_when_one_rank_is_ready(patch: Patch) -> None:
     """Bootstrapping is over as soon as any rank says so."""
-    original = Table.combined
-
-    def combined(table: Table, room):
-        fact = original(table, room)
-        most = max((column[room].progress for column in table._columns if room in column), default=None)
-        return fact if fact is None or most is None else msgspec.structs.replace(fact, progress=most)
-
-    patch.setattr(Table, "combined", combined)
+    combine(patch, progress=lambda facts: max(fact.progress for fact in facts))
 
 
 def a_no_is_not_heard(patch: Patch) -> None:
