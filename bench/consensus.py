@@ -151,7 +151,7 @@ class PrefillGroup:
     def sample_us(self, number: int, rng: random.Random) -> int:
         """From the last rank's grant until every rank has planned the room's first chunk."""
         ring, late, room = self.ring, rng.choice(self.ranks), Room(RequestId(number), 1)
-        grant = Grant(room, RankId(0), 0, (PageId(0),))
+        grant = Grant("d0", room, RankId(0), 0, (PageId(0),))
         self._submit(room, PROMPT, DECODE)
         for rank in self.ranks:
             if rank != late:

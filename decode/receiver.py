@@ -14,7 +14,8 @@ from tandem.core.plan import Ask, Emitted, Forgotten, Granted, Plan, Question, R
 class KVReceiver:
     """Receives the layers [first, last) of every room that this decode rank will run."""
 
-    def __init__(self, rank: RankId, layers: tuple[LayerId, LayerId], page_size: int) -> None:
+    def __init__(self, group: str, rank: RankId, layers: tuple[LayerId, LayerId], page_size: int) -> None:
+        self._group = group
         self._rank = rank
         self._layers = layers
         self._page_size = page_size
@@ -72,7 +73,7 @@ class KVReceiver:
         route = self._peers.route(note.peer, *self._layers)
         if route is None:  # a peer was lost between the vote and its commit: a fact, not a reason to differ
             return [Observe(note.room, Fact(failed=True))]
-        grant = Grant(note.room, self._rank, note.first_page, note.pages)
+        grant = Grant(self._group, note.room, self._rank, note.first_page, note.pages)
         return [TellPeer(note.peer, rank, grant) for rank in dict.fromkeys(route.values())]
 
     def on_event(self, event: Event) -> list[Effect]:

@@ -179,7 +179,7 @@ class AnsweringLink:
         key = self._keys.get(sender)
         if key is None or not self._peers[key].open:
             return False
-        return message.group == key[0] if isinstance(message, Cancelled) else message.rank == key[1]
+        return message.group == key[0] and (isinstance(message, Cancelled) or message.rank == key[1])
 
     def _forget(self, key: Key) -> Iterator[PeerLost]:
         peer = self._peers.pop(key)

@@ -40,6 +40,10 @@ SEND_NEXT: dict[tuple[SendState, SendInput], SendState] = {
 }
 
 
+Peer = tuple[str, RankId]
+"""A rank of another group."""
+
+
 @dataclass(slots=True)
 class SendSession:
     """What one prefill rank knows of one room it sends."""
@@ -47,8 +51,9 @@ class SendSession:
     room: Room
     peer: str | None = None  # None until the room is in the replicated table, or when nobody takes it over
     opened: bool = False
-    grants: dict[RankId, Grant] = field(default_factory=dict)
-    route: dict[LayerId, RankId] = field(default_factory=dict)  # owner of each of our layers, once ready
+    pages: int = 0  # of the prompt, once it is open
+    grants: dict[Peer, Grant] = field(default_factory=dict)  # by who sent them, while it is there
+    route: dict[LayerId, Grant] = field(default_factory=dict)  # of the owner of each of our layers, once ready
     state: SendState = SendState.BOOTSTRAPPING
     unfinished: dict[Tick, None] = field(default_factory=dict)  # launched here, not computed here yet
     launched: int = 0  # pages of the prompt that are complete once what has been launched has run

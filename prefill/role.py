@@ -59,9 +59,8 @@ class PrefillRole:
     def on_submit(self, submit: Submit, now_ms: int) -> list[Note]:
         """A new request waits for its grants; one that nobody will take over waits for pages at once."""
         work = submit.work
-        refusal = self._refusal(submit)
-        if refusal is not None:
-            return self.refuse(work, refusal)
+        if too_large(work, self._limits, len(work.prompt)):
+            return self.refuse(work, Reason.TOO_LARGE)
         state = State.BOOTSTRAPPING if work.peer else State.WAITING
         self._submitted += 1
         place = Place(work.due_ms(now_ms), self._submitted)
@@ -69,7 +68,7 @@ class PrefillRole:
         self._deadlines.add(work.room, now_ms + submit.remaining_ms)
         if not work.peer:
             self._waiting.add(request)
-        return [Opened(work.room, work.peer)]
+        return [Opened(work.room, work.peer, len(work.prompt))]
 
     def refuse(self, work: Work, reason: Reason) -> list[Note]:
         """Nothing was granted or posted, so the peer may take its pages back at once."""
@@ -77,11 +76,6 @@ class PrefillRole:
         if work.peer:
             notes += [ToldPeer(work.room, work.peer, reason), Settled(work.room, work.peer)]
         return [*notes, Forgotten(work.room)]
-
-    def _refusal(self, submit: Submit) -> Reason | None:
-        if len(self._requests) >= self._limits.max_rooms:
-            return Reason.QUEUE_FULL
-        return Reason.TOO_LARGE if too_large(submit.work, self._limits, len(submit.work.prompt)) else None
 
     def on_first_token(self, first: FirstToken) -> list[Note]:
         """Only decode groups are sent first tokens."""

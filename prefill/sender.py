@@ -11,6 +11,7 @@ from tandem.core.ids import LayerId, PageId, RankId, Room, Tick
 from tandem.core.messages import Commit, Fact, Grant, Progress
 from tandem.core.plan import Ask, Forgotten, Opened, Plan, Row, Stopped
 from tandem.core.recent import Recent
+from tandem.core.requests import pages_for
 
 MAX_EARLY = 4096
 """Rooms with grants but no Submit yet; the oldest is dropped for one more."""
@@ -48,6 +49,11 @@ def completed_pages(row: Row, first: int, page_size: int) -> Chunk:
     """
     last = len(row.pages) if row.samples else row.end // page_size
     return Chunk(row.room, first, row.pages[first:last], min(last * page_size, row.end))
+
+
+def covers(grant: Grant, pages: int) -> bool:
+    """Whether it takes a prompt of so many pages from some page to its last one, which is never cached at the peer."""
+    return 0 <= grant.first_page < pages == grant.first_page + len(grant.pages)
 
 
 class KVSender:
@@ -106,14 +112,15 @@ class KVSender:
     def _open(self, note: Opened) -> list[Effect]:
         session = self._session(note.room)
         session.opened, session.peer = True, note.peer
-        return self._bootstrap(session)
+        session.pages = pages_for(note.prompt_tokens, self._page_size)
+        return [Observe(note.room, Fact(failed=True))] if session.failed else self._bootstrap(session)
 
     def _grant(self, grant: Grant) -> list[Effect]:
         """A grant may come before the room does, but not after it has gone."""
         if grant.room in self._ended:
             return []
         session = self._session(grant.room)
-        session.grants[grant.rank] = grant
+        session.grants[grant.group, grant.rank] = grant
         self._bound_early()
         return self._bootstrap(session)
 
@@ -125,20 +132,29 @@ class KVSender:
 
     def _bootstrap(self, session: SendSession) -> list[Effect]:
         """Ready once every decode rank that owns one of our layers has granted; at once if nobody takes over."""
-        if session.state is not SendState.BOOTSTRAPPING or not session.opened:
+        if session.state is not SendState.BOOTSTRAPPING or session.failed or not session.opened:
             return []
         route = self._peers.route(session.peer, *self._layers) if session.peer else {}
-        if route is None or any(rank not in session.grants for rank in route.values()):
+        if route is None or any((session.peer, rank) not in session.grants for rank in route.values()):
             return []
-        session.route = route
+        session.route = {layer: session.grants[session.peer, rank] for layer, rank in route.items() if session.peer}
+        if not all(covers(grant, session.pages) for grant in session.route.values()):
+            return self._fail(session)
         session.move(SendInput.GRANTED)
         return [Observe(session.room, Fact(Progress.WAITING_FOR_INPUT))]
 
     def _revisit(self, event: PeerOpened | PeerLost) -> list[Effect]:
         if isinstance(event, PeerOpened):
             return [effect for session in self._sessions.values() for effect in self._bootstrap(session)]
-        hit = [session for session in self._sessions.values() if session.peer == event.group]
-        return [effect for session in hit for effect in self._fail(session)]
+        return [effect for session in self._sessions.values() for effect in self._lose(session, event)]
+
+    def _lose(self, session: SendSession, event: PeerLost) -> list[Effect]:
+        """What a lost rank has granted is not ours to write to any more: its next incarnation gives it to others."""
+        granted = session.grants.pop((event.group, event.rank), None)
+        if session.opened:
+            return self._fail(session) if session.peer == event.group else []
+        session.failed |= granted is not None  # is said when the room opens: until then nobody asks
+        return []
 
     def _launch(self, tick: Tick, row: Row) -> None:
         session = self._sessions[row.room]
@@ -153,14 +169,12 @@ class KVSender:
         session = self._sessions.get(chunk.room)
         if session is None or session.state is not SendState.SENDING or session.failed or not session.peer:
             return []
-        grant = session.grants[session.route[layer]]
+        grant = session.route[layer]
         chunk = chunk.starting_at(grant.first_page)
         if not chunk.pages:
             return []
         granted_before = chunk.first_page - grant.first_page
         theirs = grant.pages[granted_before : granted_before + len(chunk.pages)]
-        if len(theirs) < len(chunk.pages):
-            return self._fail(session)  # the peer has granted less than the prompt needs
         blocks = tuple(zip(chunk.pages, theirs, strict=True))
         self._tickets += 1
         session.posted += 1

@@ -14,6 +14,7 @@ from tandem.core.ids import Epoch, RankId
 from tandem.core.rank import Place, Rank
 from tandem.core.role import Courier, Role
 from tandem.core.scheduler import Scheduler
+from tandem.core.tuning import tuner_of
 
 WINDOW_PER_STAGE = 2
 """Prefill ticks in flight per stage: one computes, one waits, so that chunks of uneven cost leave no stage idle."""
@@ -22,7 +23,8 @@ WINDOW_PER_STAGE = 2
 def build_rank(group: Group, rank: RankId, epoch: Epoch, limits: Limits) -> Rank:
     """One rank of a freshly formed ring. `limits` are equal on all its ranks."""
     place = Place(group.name, rank, group.size, epoch)
-    return Rank(place, build_scheduler(group, limits), build_courier(group, rank, limits), limits)
+    courier = build_courier(group, rank, limits)
+    return Rank(place, build_scheduler(group, limits), courier, limits, tuner_of(group, limits))
 
 
 def build_scheduler(group: Group, limits: Limits) -> Scheduler:
@@ -50,7 +52,7 @@ def build_courier(group: Group, rank: RankId, limits: Limits) -> Courier:
         case RoleName.PREFILL:
             return KVSender(layers, limits.page_size)
         case RoleName.DECODE:
-            return KVReceiver(rank, layers, limits.page_size)
+            return KVReceiver(group.name, rank, layers, limits.page_size)
         case RoleName.COLOCATED:
             return NoCourier()
         case _:

@@ -20,7 +20,7 @@ from tandem.core.ids import Epoch, LayerId, PageId, RankId, Room, Tick
 from tandem.core.inputs import Control, FirstToken, Frame, Knobs, Submit, Tokens
 from tandem.core.requests import Reason
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Raised whenever a message changes its meaning; part of the fingerprint."""
 
 
@@ -127,6 +127,7 @@ class Refused(_Message, frozen=True):
 class Grant(_Message, frozen=True):
     """Where a decode rank wants the prompt's KV: page `first_page + i` of the prompt goes to `pages[i]`."""
 
+    group: str
     room: Room
     rank: RankId
     first_page: int  # those before it are in the decode group's cache

@@ -57,6 +57,7 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
 
     room: Room
     peer: str | None
+    prompt_tokens: int
 
 
 class Granted(msgspec.Struct, frozen=True, array_like=True, tag="granted"):

@@ -142,7 +142,7 @@ class Hands:
                     say(["opened", hello.group, hello.incarnation])
                     if self.group.role is RoleName.DECODE:
                         self.pool[:] = bytes(len(self.pool))
-                        self.peers.send(hello.group, hello.rank, Grant(ROOM, RankId(0), 0, GRANTED))
+                        self.peers.send(hello.group, hello.rank, Grant(self.group.name, ROOM, RankId(0), 0, GRANTED))
                 case PeerLost(group=group, rank=rank):
                     say(["lost", group, rank])
                 case Grant():

@@ -94,7 +94,7 @@ def test_a_paused_group_starts_nothing_that_is_asked_for():
     steps = Steps()
     steps.step(PAUSE)
     plan = steps.step(submit(A))
-    assert (plan.rows, plan.asks, plan.notes) == ((), (), (Opened(A, None),))
+    assert (plan.rows, plan.asks, plan.notes) == ((), (), (Opened(A, None, 6),))
     assert steps.role.pool.available == 16
     assert spans(steps.step(RESUME)) == [(A, 0, 6)]
 
@@ -160,7 +160,7 @@ def test_resume_ends_a_pause_and_a_drain():
     steps = Steps()
     steps.step(PAUSE, DRAIN)
     plan = steps.step(RESUME, submit(A))
-    assert plan.notes == (Opened(A, None),)
+    assert plan.notes == (Opened(A, None, 6),)
     assert spans(plan) == [(A, 0, 6)]
 
 

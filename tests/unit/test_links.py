@@ -61,7 +61,7 @@ def test_a_message_passes(sockets: Sockets[zmq.Socket[bytes]], run_dir: str, kin
 def test_router_and_dealer_talk_both_ways(sockets: Sockets[zmq.Socket[bytes]], run_dir: str) -> None:
     router, address = sockets.bind(zmq.ROUTER, run_dir, "peers")
     dealer = sockets.connect(zmq.DEALER, address, b"d0/1")
-    grant = Grant(Room(RequestId(1), 0), RankId(1), 0, ())
+    grant = Grant("d0", Room(RequestId(1), 0), RankId(1), 0, ())
     at_router: RouterInbox[ToPrefill] = RouterInbox(router, ToPrefill)
     at_dealer: Inbox[ToDecode] = Inbox(dealer, ToDecode)
     eventually(lambda: post(dealer, encode(grant)))

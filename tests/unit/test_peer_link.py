@@ -153,7 +153,7 @@ def test_every_pair_of_ranks_opens(rig: Rig) -> None:
 
 def test_control_messages_pass_both_ways(rig: Rig) -> None:
     prefill, decode = pair(rig)
-    grant, cancelled = Grant(ROOM, RankId(0), 0, ()), Cancelled("d", ROOM, Reason.DEADLINE)
+    grant, cancelled = Grant("d", ROOM, RankId(0), 0, ()), Cancelled("d", ROOM, Reason.DEADLINE)
     for up in (grant, cancelled):
         decode.send("p", RankId(0), up)
     rig.until_heard(prefill, grant, cancelled)
@@ -235,7 +235,7 @@ def test_a_prefill_rank_that_came_back_unnoticed_is_found_by_the_refresh(rig: Ri
     rig.gone(prefill)
     reborn = rig.rank(RoleName.PREFILL, hello("p", incarnation=2))
     rig.members[reborn] = stale
-    decode.send("p", RankId(0), Grant(ROOM, RankId(0), 0, ()))
+    decode.send("p", RankId(0), Grant("d", ROOM, RankId(0), 0, ()))
     expected = [PeerLost("p", RankId(0)), PeerOpened(hello("p", incarnation=2))]
     rig.until(lambda: rig.step(REFRESH_S) or rig.links[decode] == expected)
     assert [type(event) for event in rig.links[reborn]] == [PeerOpened], "no grant of the old session"
@@ -257,7 +257,7 @@ def test_strangers_are_counted_and_not_heard(rig: Rig) -> None:
     """No Hello; a Hello that is not one's own; somebody else's grant; garbage."""
     prefill, _ = pair(rig)
     stranger = rig.sockets.connect(zmq.DEALER, rig.members[prefill].peers, b"stranger")
-    rig.until(lambda: post(stranger, encode(Grant(ROOM, RankId(0), 0, ()))))
+    rig.until(lambda: post(stranger, encode(Grant("d", ROOM, RankId(0), 0, ()))))
     post(stranger, encode(hello("d")))
     post(stranger, b"garbage")
     post(stranger, b"two", b"frames")
@@ -267,7 +267,7 @@ def test_strangers_are_counted_and_not_heard(rig: Rig) -> None:
 
 def test_words_in_anothers_name_are_not_heard(rig: Rig) -> None:
     prefill, decode = pair(rig)
-    decode.send("p", RankId(0), Grant(ROOM, RankId(1), 0, ()))
+    decode.send("p", RankId(0), Grant("d", ROOM, RankId(1), 0, ()))
     decode.send("p", RankId(0), Cancelled("e", ROOM, Reason.DEADLINE))
     prefill.send("d", RankId(0), Cancelled("d", ROOM, Reason.DEADLINE))
     rig.until(lambda: prefill.counts["stranger"] == 2 and decode.counts["stranger"] == 1)

@@ -87,7 +87,7 @@ def spans(rows: list[Row]) -> list[tuple[int, int, int]]:
 
 def test_a_request_waits_for_its_grants_before_it_takes_pages():
     bench = Bench()
-    assert bench.submit(1) == [Opened(room(1), "d0")]
+    assert bench.submit(1) == [Opened(room(1), "d0", 4)]
     assert bench.plan() == []
     assert bench.role.pool.available == 8
     bench.verdict(1, Kind.BOOTSTRAPPED)
@@ -258,23 +258,16 @@ def test_only_who_has_not_ended_is_waited_for():
     assert (bench.role.wake_ms(), bench.role.expire(600)) == (None, [])
 
 
-def test_one_request_too_many_is_refused_and_the_peer_need_not_wait():
+def test_a_prompt_that_can_never_fit_is_refused_and_the_peer_need_not_wait():
     bench = Bench()
-    for number in range(1, 5):
-        bench.submit(number)
-    assert bench.submit(5) == [
-        Ended(room(5), Reason.QUEUE_FULL),
-        ToldPeer(room(5), "d0", Reason.QUEUE_FULL),
-        Settled(room(5), "d0"),
-        Forgotten(room(5)),
+    assert bench.submit(1, prompt=33) == [
+        Ended(room(1), Reason.TOO_LARGE),
+        ToldPeer(room(1), "d0", Reason.TOO_LARGE),
+        Settled(room(1), "d0"),
+        Forgotten(room(1)),
     ]
-
-
-def test_a_prompt_that_can_never_fit_is_refused():
-    bench = Bench()
-    assert Ended(room(1), Reason.TOO_LARGE) in bench.submit(1, prompt=33)
     assert Ended(room(2), Reason.TOO_LARGE) in bench.submit(2, prompt=20, max_tokens=45)
-    assert Opened(room(3), "d0") in bench.submit(3, prompt=32)
+    assert Opened(room(3), "d0", 32) in bench.submit(3, prompt=32)
 
 
 # who goes first

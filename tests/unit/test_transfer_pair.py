@@ -44,6 +44,10 @@ def hello(group: Group, rank: int) -> Hello:
     return Hello(group.name, RankId(rank), group.size, 1, "print", "sim", "", Region(0, first, last, 64, 64))
 
 
+def opened(prompt: int) -> Opened:
+    return Opened(ROOM, "d0", prompt)
+
+
 def plan(*notes: Note, tick: int = 0, rows: tuple[Row, ...] = ()) -> Plan:
     return Plan(Tick(tick), Slot(0), rows, (), notes, 0)
 
@@ -62,7 +66,7 @@ class Pair:
         self.decode = Group(RoleName.DECODE, "d0", decode)
         self.senders = [KVSender(self.prefill.layers(RankId(rank)), SIZE) for rank in range(len(prefill))]
         self.receivers = [
-            KVReceiver(RankId(rank), self.decode.layers(RankId(rank)), SIZE) for rank in range(self.decode.size)
+            KVReceiver("d0", RankId(rank), self.decode.layers(RankId(rank)), SIZE) for rank in range(self.decode.size)
         ]
         for one in self.senders:
             for rank in range(self.decode.size):
@@ -81,7 +85,7 @@ class Pair:
     def opened(self, prompt: int) -> None:
         """The room is ready to be sent everywhere."""
         for one in self.senders:
-            one.on_plan(plan(Opened(ROOM, "d0")))
+            one.on_plan(plan(opened(prompt)))
         for sent in self.grant(prompt):
             self.senders[sent.rank].on_event(sent.message)
 
@@ -108,7 +112,7 @@ def test_a_sender_is_ready_when_the_room_is_open_and_all_its_grants_are_in():
     (sender,) = pair.senders
     first, second = pair.grant(8)
     assert sender.on_event(first.message) == []
-    assert sender.on_plan(plan(Opened(ROOM, "d0"))) == []
+    assert sender.on_plan(plan(opened(8))) == []
     assert sender.on_event(second.message) == [READY]
     assert sender.on_event(second.message) == [], "a grant that comes twice says nothing new"
 
@@ -117,14 +121,14 @@ def test_grants_may_come_before_the_room_is_open():
     pair = Pair()
     for sent in pair.grant(8):
         assert pair.senders[0].on_event(sent.message) == []
-    assert pair.senders[0].on_plan(plan(Opened(ROOM, "d0"))) == [READY]
+    assert pair.senders[0].on_plan(plan(opened(8))) == [READY]
 
 
 def test_grants_whose_room_never_comes_are_bounded(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("prefill.sender.MAX_EARLY", 2)
     (sender,) = Pair().senders
     for number in range(5):
-        sender.on_event(Grant(Room(RequestId(number), 1), RankId(0), 0, (PageId(20),)))
+        sender.on_event(Grant("d0", Room(RequestId(number), 1), RankId(0), 0, (PageId(20),)))
     assert sender.open_rooms() == 2
 
 
@@ -136,15 +140,15 @@ def test_a_commit_for_a_foreign_layer_ends_its_room():
 
 def test_grants_may_come_before_the_handshake_is_done():
     sender = KVSender((LayerId(0), LayerId(2)), SIZE)
-    sender.on_event(Grant(ROOM, RankId(0), 0, (PageId(20),)))
-    assert sender.on_plan(plan(Opened(ROOM, "d0"))) == []
+    sender.on_event(Grant("d0", ROOM, RankId(0), 0, (PageId(20),)))
+    assert sender.on_plan(plan(opened(4))) == []
     group = Group(RoleName.DECODE, "d0", (2,))
     assert sender.on_event(PeerOpened(hello(group, 0))) == [READY]
 
 
 def test_a_room_that_nobody_takes_over_is_ready_at_once_and_posts_nothing():
     sender = KVSender((LayerId(0), LayerId(2)), SIZE)
-    assert sender.on_plan(plan(Opened(ROOM, None))) == [READY]
+    assert sender.on_plan(plan(Opened(ROOM, None, 4))) == [READY]
     sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
     assert sender.on_event(LayerRan(Tick(1), LayerId(0))) == []
     assert sender.on_event(Ran(Tick(1), ())) == [QUIET]
@@ -153,7 +157,7 @@ def test_a_room_that_nobody_takes_over_is_ready_at_once_and_posts_nothing():
 def test_a_grant_for_a_room_that_has_gone_leaves_nothing():
     pair = Pair()
     (sender,) = pair.senders
-    sender.on_plan(plan(Opened(ROOM, "d0"), Forgotten(ROOM)))
+    sender.on_plan(plan(opened(8), Forgotten(ROOM)))
     for sent in pair.grant(8):
         assert sender.on_event(sent.message) == []
     assert sender.open_rooms() == 0
@@ -169,7 +173,7 @@ def test_a_grant_goes_to_each_prefill_rank_that_owns_a_layer_once():
 
 
 def test_a_receiver_says_no_while_a_session_that_owns_its_layers_is_not_open():
-    receiver = KVReceiver(RankId(0), (LayerId(0), LayerId(2)), SIZE)
+    receiver = KVReceiver("d0", RankId(0), (LayerId(0), LayerId(2)), SIZE)
     prefill = Group(RoleName.PREFILL, "p0", (1, 1))
     receiver.on_event(PeerOpened(hello(prefill, 0)))
     assert not receiver.answer(ASK)
@@ -268,12 +272,31 @@ def test_a_lost_peer_fails_the_rooms_it_was_to_receive_and_no_others():
     assert sender.on_event(PeerLost("d0", RankId(0))) == [], "failed is said once"
 
 
+def test_what_a_lost_rank_has_granted_is_never_written_to():
+    """Its next incarnation gives the same pages to others. The room came to this rank after the loss."""
+    pair = Pair()
+    (sender,) = pair.senders
+    for sent in pair.grant(8):
+        sender.on_event(sent.message)
+    assert sender.on_event(PeerLost("d0", RankId(0))) == []
+    assert sender.on_event(PeerOpened(hello(pair.decode, 0))) == []
+    assert sender.on_plan(plan(opened(8))) == [FAILED]
+    assert sender.on_event(Grant("d0", ROOM, RankId(0), 0, (PageId(30), PageId(31)))) == []
+
+
+def test_a_grant_of_another_group_is_not_taken_for_one_of_the_peer():
+    (sender,) = Pair().senders
+    sender.on_plan(plan(opened(4)))
+    assert sender.on_event(Grant("d1", ROOM, RankId(0), 0, (PageId(20),))) == []
+    assert sender.on_event(Grant("d0", ROOM, RankId(0), 0, (PageId(21),))) == [READY]
+
+
 def sender_granted(first_page: int, pages: int) -> KVSender:
     """Ready, with a grant for `pages` pages of a prompt from `first_page` on; logical page i goes to page 20 + i."""
     (sender,) = Pair().senders
-    sender.on_plan(plan(Opened(ROOM, "d0")))
+    sender.on_plan(plan(opened((first_page + pages) * SIZE)))
     granted = tuple(PageId(20 + first_page + index) for index in range(pages))
-    assert sender.on_event(Grant(ROOM, RankId(0), first_page, granted)) == [READY]
+    assert sender.on_event(Grant("d0", ROOM, RankId(0), first_page, granted)) == [READY]
     return sender
 
 
@@ -318,24 +341,20 @@ def test_a_chunk_that_the_decode_group_has_whole_posts_nothing_and_holds_nothing
     assert sent_by(sender, rows) == [(((12, 22),), Commit(ROOM, LayerId(0), 8, 10))]
 
 
-def test_a_grant_that_is_too_short_behind_its_first_page_fails_the_room():
-    sender = sender_granted(1, 1)
-    sender.on_plan(plan(tick=1, rows=(row(0, 12, 12),)))
-    assert sender.on_event(LayerRan(Tick(1), LayerId(0))) == [FAILED]
-
-
-def test_a_sender_that_had_nothing_to_send_is_quiet_when_the_prompt_has_run():
-    sender = sender_granted(2, 0)
-    assert sent_by(sender, [row(0, 8, 8)]) == []
-    assert sender.on_event(Ran(Tick(1), ())) == [QUIET]
+@pytest.mark.parametrize(("first_page", "pages"), [(1, 1), (1, 3), (0, 2), (0, 4), (4, 0), (3, 0), (-1, 4)])
+def test_a_grant_of_other_pages_than_the_prompt_needs_fails_the_room(first_page: int, pages: int):
+    (sender,) = Pair().senders
+    sender.on_plan(plan(opened(3 * SIZE)))
+    granted = tuple(PageId(20 + index) for index in range(pages))
+    assert sender.on_event(Grant("d0", ROOM, RankId(0), first_page, granted)) == [FAILED]
 
 
 def test_each_layer_follows_the_grant_of_the_rank_that_owns_it():
     pair = Pair(decode=(1, 1))
     (sender,) = pair.senders
-    sender.on_plan(plan(Opened(ROOM, "d0")))
-    sender.on_event(Grant(ROOM, RankId(0), 0, (PageId(20), PageId(21))))
-    sender.on_event(Grant(ROOM, RankId(1), 1, (PageId(31),)))
+    sender.on_plan(plan(opened(8)))
+    sender.on_event(Grant("d0", ROOM, RankId(0), 0, (PageId(20), PageId(21))))
+    sender.on_event(Grant("d0", ROOM, RankId(1), 1, (PageId(31),)))
     sender.on_plan(plan(tick=1, rows=(row(0, 8, 8),)))
     first, second = (posts(sender.on_event(LayerRan(Tick(1), LayerId(layer))))[0] for layer in (0, 1))
     assert (first.rank, first.blocks) == (0, ((10, 20), (11, 21)))
@@ -460,7 +479,7 @@ def test_a_receiver_waits_only_for_the_tokens_that_are_not_here():
     (receiver,) = Pair().receivers
     receiver.answer(ASK)
     (sent,) = told(receiver.on_plan(plan(Granted(ROOM, "p0", 10, 1, (PageId(21), PageId(22))))))
-    assert sent.message == Grant(ROOM, RankId(0), 1, (PageId(21), PageId(22)))
+    assert sent.message == Grant("d0", ROOM, RankId(0), 1, (PageId(21), PageId(22)))
     assert receiver.on_event(Commit(ROOM, LayerId(0), 4, 10)) == []
     assert receiver.on_event(Commit(ROOM, LayerId(1), 4, 8)) == []
     assert receiver.on_event(Commit(ROOM, LayerId(1), 8, 10)) == [LANDED]

@@ -12,11 +12,13 @@ from tandem.core.events import Moved, Written
 from tandem.core.ids import LEADER, PageId
 from tandem.core.inputs import FirstToken
 from tandem.core.messages import Cancelled, Commit, Grant, Quiet
-from tandem.core.requests import Reason
+from tandem.core.requests import Reason, pages_for
 from tandem.sim.oracle import StrayAccess
 
 GROUP, PEER = "p0", "d0"
 """The group that is real, and the one that is not."""
+PAGE_SIZE = 2
+"""Of both."""
 
 
 class Write(NamedTuple):
@@ -68,7 +70,9 @@ class DecodeStandIn(StandIn):
     def grant(self, number: int) -> Grant:
         """The grant that every prefill rank is sent for a room: its pages are not looked at here."""
         work = self.works[number]
-        return Grant(work.room, LEADER, 0, tuple(PageId(page) for page in range(len(work.prompt))))
+        return Grant(
+            PEER, work.room, LEADER, 0, tuple(PageId(page) for page in range(pages_for(len(work.prompt), PAGE_SIZE)))
+        )
 
     def all_granted(self, number: int) -> Self:
         """The grants of a room have reached every rank."""

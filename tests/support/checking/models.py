@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from checking.decode_stand_in import DecodeStandIn
+from checking.decode_stand_in import PAGE_SIZE, DecodeStandIn
 from checking.environment import FAR_MS, Where, hello, works
 from checking.pair import Router
 from checking.prefill_stand_in import PrefillStandIn, Transfer
@@ -16,7 +16,13 @@ from tandem.core.config import Group, Limits, RoleName
 from tandem.core.events import Event, PeerOpened
 from tandem.core.plan import Question
 
-SMALL = {"page_size": 2, "context": 16, "chunked_prefill_size": 2, "max_prefill_tokens": 2, "prefix_cache": False}
+SMALL = {
+    "page_size": PAGE_SIZE,
+    "context": 16,
+    "chunked_prefill_size": 2,
+    "max_prefill_tokens": 2,
+    "prefix_cache": False,
+}
 
 
 def decode(ranks: int, tokens: tuple[int, ...] = (2, 2), pages: int = 2, ring: bool = False, **around: Any) -> Setting:

@@ -10,7 +10,7 @@ class Unwilling(KVReceiver):
     """Refuses the first vote about a question."""
 
     def __init__(self, group: Group, rank: RankId, limits: Limits, question: Question) -> None:
-        super().__init__(rank, group.layers(rank), limits.page_size)
+        super().__init__(group.name, rank, group.layers(rank), limits.page_size)
         self._refuses: Question | None = question
 
     def answer(self, ask: Ask) -> bool:
