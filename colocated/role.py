@@ -43,9 +43,8 @@ class ColocatedRole:
     def on_submit(self, submit: Submit, now_ms: int) -> list[Note]:
         """A new request queues for pages."""
         work = submit.work
-        refusal = self._refusal(work)
-        if refusal is not None:
-            return self.refuse(work, refusal)
+        if too_large(work, self._limits, work.last_position):
+            return self.refuse(work, Reason.TOO_LARGE)
         self._submitted += 1
         request = self._requests[work.room] = Request(work, Place(work.due_ms(now_ms), self._submitted))
         self._held.queue.add(request)
@@ -55,11 +54,6 @@ class ColocatedRole:
     def refuse(self, work: Work, reason: Reason) -> list[Note]:
         """There is nobody else to be told."""
         return [Ended(work.room, reason), Forgotten(work.room)]
-
-    def _refusal(self, work: Work) -> Reason | None:
-        if len(self._requests) >= self._limits.max_rooms:
-            return Reason.QUEUE_FULL
-        return Reason.TOO_LARGE if too_large(work, self._limits, work.last_position) else None
 
     def on_tokens(self, row: Row, tokens: tuple[int, ...]) -> list[Note]:
         """A chunk or a next token came back; a request that ended meanwhile only waits for the last of them."""

@@ -39,9 +39,8 @@ class DecodeRole:
     def on_submit(self, submit: Submit, now_ms: int) -> list[Note]:
         """A new request queues for pages."""
         work = submit.work
-        refusal = self._refusal(submit)
-        if refusal is not None:
-            return self.refuse(work, refusal)
+        if too_large(work, self._limits, work.last_position):
+            return self.refuse(work, Reason.TOO_LARGE)
         self._submitted += 1
         request = Intake(work, Place(work.due_ms(now_ms), self._submitted))
         self._requests[work.room] = request
@@ -53,11 +52,6 @@ class DecodeRole:
         """Prefill is told, as it would wait for our grants."""
         told = [ToldPeer(work.room, work.peer, reason)] if work.peer else []
         return [Ended(work.room, reason), *told, Forgotten(work.room)]
-
-    def _refusal(self, submit: Submit) -> Reason | None:
-        if len(self._requests) >= self._limits.max_rooms:
-            return Reason.QUEUE_FULL
-        return Reason.TOO_LARGE if too_large(submit.work, self._limits, submit.work.last_position) else None
 
     def on_outcome(self, ask: Ask, yes: bool, now_ms: int) -> list[Note]:
         """What was allocated for a vote is used or goes back. One that ended meanwhile gives all back either way."""

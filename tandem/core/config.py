@@ -14,6 +14,8 @@ MAX_REQUESTS = 1024
 """Requests that one router answers at once; one more is refused as `too_many_requests`."""
 REQUEST_TIMEOUT_S = 600.0
 """For one request, from its first byte to its last."""
+MAX_TICK_TOKENS = 2**20
+"""Of a prompt, or of all prompts, in one tick: no group is ever told to take more."""
 
 
 class RoleName(enum.Enum):
@@ -42,6 +44,11 @@ class Limits(msgspec.Struct, frozen=True):
     prefix_cache: bool = True
     dynamic_chunking: bool = False  # prefill: rank 0 fits chunk sizes so that all chunks take the same time
     transfer_consensus: TransferConsensus = "store"
+
+    @property
+    def most_rooms(self) -> int:
+        """Requests that a group holds at once with those that it had given up and that come back."""
+        return 2 * self.max_rooms
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -101,15 +108,25 @@ def parse_partition(text: str, layers: int, parts: int, flag: str) -> tuple[int,
     return partition
 
 
+BOUNDS = {
+    "page_size": ("page-size", 1, 4096),
+    "num_pages": ("num-pages", 1, 2**24),
+    "chunked_prefill_size": ("chunked-prefill-size", 1, MAX_TICK_TOKENS),
+    "max_prefill_tokens": ("max-prefill-tokens", 1, MAX_TICK_TOKENS),
+    "async_depth": ("pp-async-batch-depth", 0, 1024),
+    "max_rooms": ("max-rooms", 1, 2**20),
+    "host_pages": ("host-pages", 0, 2**24),
+}
+"""The flag of each limit that an operator sets, the least it may be and the most: far above what is of use, and far
+below what a message or the memory for it could not hold."""
+
+
 def check_limits(limits: Limits) -> Limits:
     """Raises ConfigError for the first limit that cannot work; returns them otherwise."""
-    for field in ("page_size", "num_pages", "chunked_prefill_size", "max_prefill_tokens", "max_rooms"):
-        if getattr(limits, field) < 1:
-            raise ConfigError(f"{field.replace('_', '-')} is {getattr(limits, field)}: it must be at least 1")
-    if limits.host_pages < 0:
-        raise ConfigError(f"host-pages is {limits.host_pages}: it must be at least 0")
-    if limits.async_depth < 0:
-        raise ConfigError(f"pp-async-batch-depth is {limits.async_depth}: it must be at least 0")
+    for field, (flag, least, most) in BOUNDS.items():
+        given: int = getattr(limits, field)
+        if not least <= given <= most:
+            raise ConfigError(f"--{flag} is {given}: give {least} to {most}")
     return limits
 
 

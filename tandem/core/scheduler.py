@@ -40,6 +40,7 @@ class Scheduler:
         self.tick = Tick(-1)  # the last tick stepped
         self.digest = 0
         self.wake_ms: int | None = None  # when time alone will change something; known after each step
+        self._limits = limits
         self._polls = Polls() if limits.transfer_consensus == "ring" else None
         self._ended = Recent()
 
@@ -126,12 +127,20 @@ class Scheduler:
             return [Forgotten(room)]  # its driver has just noted a way to a router again
         if self.role.knows(room):
             return []
-        if self.controls.draining and not self._was_here(room):
-            return self.role.refuse(submit.work, Reason.DRAINING)
-        return self.role.on_submit(submit, now_ms)
+        refusal = self._refusal(room)
+        return self.role.on_submit(submit, now_ms) if refusal is None else self.role.refuse(submit.work, refusal)
+
+    def _refusal(self, room: Room) -> Reason | None:
+        """Who comes back is let in where a new request is not: its client has a part of its answer."""
+        back = self._was_here(room)
+        if self.controls.draining and not back:
+            return Reason.DRAINING
+        rooms = self.role.lengths()[0]
+        most = self._limits.most_rooms if back else self._limits.max_rooms
+        return Reason.QUEUE_FULL if rooms >= most else None
 
     def _was_here(self, room: Room) -> bool:
-        """Whether it comes back from an attempt that this group gave up: a drain finishes what is here."""
+        """Whether it comes back from an attempt that this group gave up."""
         before = Room(room.rid, room.attempt - 1)
         return before in self._ended or self.role.knows(before)
 

@@ -142,6 +142,6 @@ def most_tokens(options: RankOptions) -> int:
         case RoleName.PREFILL:
             return limits.max_prefill_tokens
         case RoleName.DECODE:
-            return limits.max_rooms
+            return limits.most_rooms
         case RoleName.COLOCATED:
-            return limits.max_prefill_tokens + limits.max_rooms
+            return limits.max_prefill_tokens + limits.most_rooms

@@ -382,17 +382,11 @@ def test_a_request_that_is_over_has_no_deadline_any_more():
 # what is refused
 
 
-def test_what_can_never_grow_to_its_end_is_refused():
+def test_what_can_never_grow_to_its_end_is_refused_and_prefill_is_told():
     bench = Bench()
-    assert Ended(room(1), Reason.TOO_LARGE) in bench.submit(1, prompt=30, max_tokens=4)
+    told = ToldPeer(room(1), "p0", Reason.TOO_LARGE)
+    assert bench.submit(1, prompt=30, max_tokens=4) == [Ended(room(1), Reason.TOO_LARGE), told, Forgotten(room(1))]
     assert bench.submit(2, prompt=30, max_tokens=3) == []
-
-
-def test_more_rooms_than_the_limit_are_refused_and_prefill_is_told():
-    bench = Bench(Limits(page_size=4, num_pages=8, context=64, max_rooms=1))
-    bench.submit(1)
-    told = ToldPeer(room(2), "p0", Reason.QUEUE_FULL)
-    assert bench.submit(2) == [Ended(room(2), Reason.QUEUE_FULL), told, Forgotten(room(2))]
 
 
 def test_the_slot_of_a_flying_tick_is_not_named():

@@ -4,7 +4,8 @@ import pytest
 
 from consensus.polls import POLL_MS
 from prefill.role import PrefillRole
-from tandem.core.config import Limits
+from tandem.assembly import build_scheduler
+from tandem.core.config import Group, Limits, RoleName
 from tandem.core.controls import Controls
 from tandem.core.errors import Divergence, IllegalTransition
 from tandem.core.ids import NO_SLOT, RequestId, Room, Slot, Tick
@@ -19,11 +20,13 @@ from tandem.core.slots import Flights
 A, B = (Room(RequestId(number), 1) for number in (1, 2))
 ROW = Row(A, (1,), 0, (), True, Sampling())
 ASK = Ask(Question.PREALLOC, A, "p0")
+PEERS = [(RoleName.PREFILL, "d0"), (RoleName.DECODE, "p0"), (RoleName.COLOCATED, None)]
+ONE_ROOM = Limits(page_size=4, num_pages=8, context=32, max_rooms=1)
 STORE, RING = Limits(), Limits(transfer_consensus="ring")
 
 
-def submit(room: Room) -> Submit:
-    return Submit(Work(room, (1, 2, 3), 2, (), Sampling(), None), 1_000)
+def submit(room: Room, peer: str | None = None) -> Submit:
+    return Submit(Work(room, (1, 2, 3), 2, (), Sampling(), peer), 1_000)
 
 
 class Recorder:
@@ -35,7 +38,7 @@ class Recorder:
         self.pool = PagePool(4, 4)
         self.calls: list[str] = []
         self.wakes: int | None = None
-        self._answers = {"decide": decision, "polls": polls or {}, "lengths": ()}
+        self._answers = {"decide": decision, "polls": polls or {}, "lengths": (0, 0, 0)}
 
     def knows(self, room: Room) -> bool:
         return room == A
@@ -75,7 +78,7 @@ def test_the_order_of_a_step_is_fixed():
             ballots=(Outcome(Tick(1), 1),),
         )
     )
-    told = ["on_tokens", "on_outcome", "on_verdict", "on_submit", "on_first_token", "on_abort", "expire"]
+    told = ["on_tokens", "on_outcome", "on_verdict", "lengths", "on_submit", "on_first_token", "on_abort", "expire"]
     assert role.calls == [*told, "decide", "lengths"]
 
 
@@ -190,9 +193,8 @@ def test_it_wakes_for_the_role_and_for_the_next_poll(roles: int | None, expected
 
 
 def prefill() -> Scheduler:
-    limits = Limits(page_size=4, num_pages=8, context=32, max_rooms=1)
-    controls = Controls(limits)
-    return Scheduler(PrefillRole(limits, controls, 2), controls, limits)
+    controls = Controls(ONE_ROOM)
+    return Scheduler(PrefillRole(ONE_ROOM, controls, 2), controls, ONE_ROOM)
 
 
 FRAMES = [
@@ -219,6 +221,29 @@ def test_an_ended_room_is_ignored_from_the_next_arrival_on():
     scheduler = prefill()
     plan = scheduler.step(Frame(Tick(0), Slot(0), 0, (submit(A), submit(B), submit(B))))
     assert [type(note).__name__ for note in plan.notes] == ["Opened", "Ended", "Forgotten", "Forgotten"]
+
+
+@pytest.mark.parametrize(("role", "peer"), PEERS)
+def test_one_request_too_many_is_refused(role: RoleName, peer: str | None):
+    scheduler = build_scheduler(Group(role, "g", (1,)), ONE_ROOM)
+    plan = scheduler.step(Frame(Tick(0), NO_SLOT, 0, (submit(A, peer), submit(B, peer))))
+    assert [note for note in plan.notes if isinstance(note, Ended | Forgotten)] == [
+        Ended(B, Reason.QUEUE_FULL),
+        Forgotten(B),
+    ]
+
+
+@pytest.mark.parametrize(("role", "peer"), PEERS)
+def test_who_comes_back_is_let_in_though_the_group_is_full_or_drains(role: RoleName, peer: str | None):
+    """Its client has a part of the answer. The group has given its first attempt up, and its place is taken."""
+    scheduler = build_scheduler(Group(role, "g", (1,)), ONE_ROOM)
+    back = Room(A.rid, 2)
+    scheduler.step(Frame(Tick(0), NO_SLOT, 0, (submit(A, peer), Abort(A, Reason.PEER_ENDED), submit(B, peer))))
+    plan = scheduler.step(
+        Frame(Tick(1), NO_SLOT, 0, (submit(back, peer), Control(Order.DRAIN), submit(Room(B.rid, 2), peer)))
+    )
+    assert scheduler.role.knows(back)
+    assert Ended(Room(B.rid, 2), Reason.QUEUE_FULL) in plan.notes, "but not without end"
 
 
 def test_an_abort_that_overtakes_its_request_wins():
