@@ -22,8 +22,11 @@ class Attempt:
         self.groups = {head.group.role: head.group.name for head in route.needed(work)}
         """Who works on it."""
 
-    def submits(self, remaining_ms: int) -> Iterator[tuple[RoleName, Submit]]:
-        """What each group is told. Decode first: it is to know the room before prefill has something to hand over."""
+    def submits(self, age_ms: int, remaining_ms: int) -> Iterator[tuple[RoleName, Submit]]:
+        """What each group is told. Decode first: it is to know the room before prefill has something to hand over.
+
+        `age_ms` is the request's, over all attempts.
+        """
         for role in reversed(self.groups):
             peer = next((name for other, name in self.groups.items() if other is not role), None)
-            yield role, Submit(msgspec.structs.replace(self.work, peer=peer), remaining_ms)
+            yield role, Submit(msgspec.structs.replace(self.work, peer=peer, age_ms=age_ms), remaining_ms)

@@ -16,12 +16,14 @@ class Exchange:
     def __init__(
         self,
         stream: Stream,
+        opened: float,
         deadline: float,
         unread_chars_max: int | None,
         on_abandoned: Callable[["Exchange"], None],
     ) -> None:
         self.stream = stream
-        self.deadline = deadline  # by the loop's clock
+        self.opened = opened  # by the loop's clock, as is the deadline
+        self.deadline = deadline
         self.timers: list[asyncio.TimerHandle] = []
         """Cancelled when it is finished."""
         self._pieces: list[str] = []

@@ -60,16 +60,18 @@ class Requests:
 
     def open(self, stream: Stream, *, deadline: float, streaming: bool) -> Exchange:
         """Send the work to the groups of its route."""
-        exchange = Exchange(stream, deadline, UNREAD_CHARS if streaming else None, self._on_abandoned)
+        unread_chars_max = UNREAD_CHARS if streaming else None
+        exchange = Exchange(stream, self._clock.time(), deadline, unread_chars_max, self._on_abandoned)
         self._open[exchange.attempt.room.rid] = exchange
         exchange.timers.append(self._clock.call_at(deadline, lambda: self._on_deadline(exchange)))
         self._submit(exchange)
         return exchange
 
     def _submit(self, exchange: Exchange) -> None:
-        attempt = exchange.attempt
-        remaining_ms = max(1, int((exchange.deadline - self._clock.time()) * 1000))
-        for role, submit in attempt.submits(remaining_ms):
+        attempt, now = exchange.attempt, self._clock.time()
+        age_ms = int((now - exchange.opened) * 1000)
+        remaining_ms = max(1, int((exchange.deadline - now) * 1000))
+        for role, submit in attempt.submits(age_ms, remaining_ms):
             if not self._send(attempt.groups[role], submit):
                 self._fail(exchange, group_lost(role, attempt.groups[role], "its queue is full"), Reason.GROUP_LOST)
                 return

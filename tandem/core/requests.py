@@ -35,10 +35,11 @@ class Work(msgspec.Struct, frozen=True, array_like=True):
     peer: str | None  # the other group of the pair; None: the group that has it finishes it alone
     priority: Priority = 0  # higher goes first; waiting makes up for it
     salt: Salt = ""  # whose prefixes it may share: prompts of different salts never meet in a cache
+    age_ms: Annotated[int, Meta(ge=0)] = 0  # since its first attempt was submitted: later ones keep its place in line
 
     def due_ms(self, now_ms: int) -> int:
         """Its place in a queue that it joins now: smaller goes first. Ageing is in it, so an order once made stays."""
-        return now_ms - self.priority * PRIORITY_MS
+        return now_ms - self.age_ms - self.priority * PRIORITY_MS
 
     @property
     def last_position(self) -> int:

@@ -120,8 +120,7 @@ class Compute:
                 self._host[host_page] = (job.room, [bytes(self._block(layer, page)) for layer in self._layers])
             else:
                 self._restore(job.room, page, host_page)
-        if isinstance(job, Restore):
-            node.ledger.replaced(job.room, job.pages)
+        node.ledger.copied(job)
         took_us = sum(between(node.rng, node.world.pace.page_us) for _ in pairs)
         node.world.clock.after(took_us, lambda: self._copied(job))
 

@@ -4,12 +4,17 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from tandem.core.effects import BackUp, Restore
 from tandem.core.ids import LayerId, PageId, Room, Tick
 from tandem.core.plan import Plan, Row
 from tandem.core.requests import pages_for
 from tandem.ports import Memory, Sampled
 from tandem.sim.client import Client
 from tandem.sim.orders import Orders
+
+Tag = tuple[Room | None, Tick]
+"""Who wrote a page last, and when."""
+UNWRITTEN: Tag = None, Tick(-1)
 
 
 class WrongContent(Exception):
@@ -27,17 +32,25 @@ class Ledger:
         self._page_size = page_size
         self._client = client
         self._orders = orders
-        self._writers: dict[PageId, tuple[Room, Tick]] = {}
+        self._writers: dict[PageId, Tag] = {}
+        self._on_host: dict[PageId, Tag] = {}  # by host page: the tag of what was copied there
         self._read: dict[Room, None] = {}  # whose first row here has been looked at
 
     def wrote(self, room: Room, pages: Iterable[PageId], tick: Tick | None = None) -> None:
         """These pages are being filled for a room, by a tick or since the last one that this rank has stepped."""
         self._writers.update(dict.fromkeys(pages, (room, self._orders.tick if tick is None else tick)))
 
-    def replaced(self, room: Room, pages: Iterable[PageId]) -> None:
-        """A room's pages came back from host memory: its next row is looked at as if it were its first."""
-        self._read.pop(room, None)
-        self.wrote(room, pages)
+    def copied(self, copy: BackUp | Restore) -> None:
+        """Tags go with what they tell of, and are no younger when they are back from host memory.
+
+        The next row of who was copied back is looked at as if it were its first.
+        """
+        pairs = zip(copy.pages, copy.host_pages, strict=True)
+        if isinstance(copy, BackUp):
+            self._on_host.update({host_page: self._writers.get(page, UNWRITTEN) for page, host_page in pairs})
+        else:
+            self._writers.update({page: self._on_host[host_page] for page, host_page in pairs})
+            self._read.pop(copy.room, None)
 
     def forget(self, room: Room) -> None:
         """The room has gone. Its tags stay as long as the pages hold what it wrote."""
@@ -71,7 +84,7 @@ class Ledger:
                 raise WrongContent(f"{self._who}: {where} the first row of {row.room} here are not what they should be")
 
     def _check_origin(self, page: PageId, reader: Room, wanted: str) -> None:
-        writer, tick = self._writers.get(page, (None, Tick(-1)))
+        writer, tick = self._writers.get(page, UNWRITTEN)
         salt = None if writer is None else self._client.answer(writer).work.salt
         if salt != wanted:
             raise WrongContent(f"{self._who}: page {page} is read by {reader}, but {writer} wrote it, salt {salt!r}")

@@ -109,6 +109,7 @@ PLANTS = (
     Plant(retraction.a_resumed_request_begins_its_answer_again, WrongAnswer, "told it before", 0),
     Plant(retraction.host_pages_go_during_their_backup, StrayAccess, "on the host", 1160),
     Plant(retraction.pages_go_during_their_backup, StrayAccess, "used by a backup", 1160),
+    Plant(retraction.publish_what_was_restored, WrongContent, "before a flush", 410),
     Plant(retraction.restored_after_the_forward, WrongContent, "", 0),
     Plant(retraction.a_flying_request_is_retracted, IllegalTransition, "harvested", 0),
     Plant(retraction.an_eviction_is_not_told, Stalled, "not answered", 0),

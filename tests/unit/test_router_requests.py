@@ -359,6 +359,15 @@ def test_an_evicted_request_that_can_go_nowhere_says_why():
     assert (desk.code(), len(desk.book)) == ("no_decode", 0)
 
 
+def test_it_keeps_its_age_over_all_attempts():
+    desk = Desk()
+    for _ in range(2):
+        desk.clock.move(100)
+        desk.evicted("d0")
+    ages_ms = [(group, submit.work.age_ms) for group, submit in desk.submits()]
+    assert ages_ms == [(group, age_ms) for age_ms in (0, 100_000, 200_000) for group in ("d0", "p0")]
+
+
 def test_the_deadline_of_an_evicted_request_stays():
     desk = Desk()
     desk.clock.move(599)

@@ -3,6 +3,7 @@
 from mistakes.ranks import Patch
 
 from consensus.leader import Leader
+from decode.holdings import Holdings
 from decode.intake import Input, State
 from decode.retraction import Retraction
 from decode.role import DecodeRole
@@ -88,6 +89,18 @@ def on_end(patch: Patch, state: State, act) -> None:
         return notes
 
     patch.setattr(DecodeRole, "_end", end)
+
+
+def publish_what_was_restored(patch: Patch) -> None:
+    """Decode publishes also what came back from host memory, though the cache may have been flushed meanwhile."""
+    original = Holdings.publish
+
+    def publish(held: Holdings, request, tokens: int, *, leaving: bool = False):
+        backups, request.backups = request.backups, 0
+        original(held, request, tokens, leaving=leaving)
+        request.backups = backups
+
+    patch.setattr(Holdings, "publish", publish)
 
 
 def restored_after_the_forward(patch: Patch) -> None:
