@@ -9,6 +9,7 @@ import msgspec
 
 from bench.rows import Row, report, show
 from tandem.core.errors import ConfigError
+from tandem.runtime.places import check_target
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -42,6 +43,8 @@ def run(name: str, settings: Settings, *, every: bool, json_file: Path | None) -
     """Run one benchmark, or all; returns the exit status: 1 when a bar does not hold. Raises ConfigError."""
     if not every and name not in BENCHES:
         raise ConfigError(f"the benchmark is {name!r}: give --all, or one of {', '.join(BENCHES)}")
+    if json_file is not None:
+        check_target("--json", str(json_file))
     rows = [row for each in (BENCHES if every else [name]) for row in BENCHES[each](settings)]
     result = report(rows, settings.seed)
     show(result)

@@ -1,23 +1,18 @@
 """An operator's orders to a whole group, as the admin port takes them."""
 
-from typing import Annotated
-
 import msgspec
-from msgspec import Meta
 
 from router.errors import ApiError
 from router.schema import read
 from tandem.core.config import Limits
-from tandem.core.inputs import Control, Knobs, Order
-
-Count = Annotated[int, Meta(ge=1)]
+from tandem.core.inputs import Control, Knobs, Order, TickTokens
 
 
 class KnobsBody(msgspec.Struct, forbid_unknown_fields=True):
     """POST /workers/{group}/knobs: new values, as long as the group runs. Null and absent: as it is."""
 
-    max_prefill_tokens: Count | None = None
-    chunked_prefill_size: Count | None = None
+    max_prefill_tokens: TickTokens | None = None
+    chunked_prefill_size: TickTokens | None = None
 
 
 def control_of(name: str) -> Control:

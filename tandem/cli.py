@@ -205,7 +205,11 @@ def partition_of(model: str, pp_size: int, text: str) -> tuple[int, ...]:
 
 def serve_rank(options: RankOptions) -> int:
     """Hand over to the role's main."""
+    from tandem.runtime.places import check_file, check_folder
+
     check_file("--cluster-secret-file", options.secret_file)
+    check_folder("--dump-dir", options.dump_dir)
+    check_folder("--record-dir", options.record_dir)
     match options.group.role:
         case RoleName.PREFILL:
             from prefill.main import serve
@@ -227,7 +231,7 @@ def router(
     port: flags.Port = 8000,
     admin_host: Annotated[str, Option(help="Address of the admin port.")] = "127.0.0.1",
     admin_port: flags.Port = 0,
-    request_timeout: Annotated[float, Option(min=0.1, help="Seconds for one request.")] = REQUEST_TIMEOUT_S,
+    request_timeout: Annotated[float, Option(min=0.1, max=86400, help="Seconds for one request.")] = REQUEST_TIMEOUT_S,
     max_concurrent_requests: Annotated[int, Option(min=1, help="One more is answered with 429.")] = MAX_REQUESTS,
     timer_scale: flags.TimerScale = 1.0,
     supervised: flags.Supervised = False,
@@ -254,6 +258,8 @@ def router(
 
 def serve_router(options: RouterOptions) -> int:
     """Hand over to the router's main."""
+    from tandem.runtime.places import check_file
+
     check_file("--cluster-secret-file", options.secret_file)
     from router.main import serve
 
@@ -282,7 +288,7 @@ def generate(
     seed: Annotated[int, Option(help="Of the draws.")] = 0,
     raw: Annotated[bool, Option("--raw", help="Continue the prompt, without the model's chat template.")] = False,
     dtype: flags.Dtype = "auto",
-    threads: Annotated[int | None, Option(min=1, help="(Default: the cores.)")] = None,
+    threads: Annotated[int | None, Option(min=1, max=flags.MAX_THREADS, help="(Default: the cores.)")] = None,
 ) -> int:
     """Run the model in this one process, without a cluster."""
     from tandem.generate import GenerateOptions
@@ -302,7 +308,7 @@ def generate(
 
 @app.command()
 def sim(
-    seeds: Annotated[int, Option(min=1, help="How many.")] = 100,
+    seeds: Annotated[int, Option(min=1, max=10**9, help="How many.")] = 100,
     first_seed: Annotated[int, Option(min=0, help="Where to begin.")] = 1,
     seed: Annotated[int | None, Option(min=0, help="Run this one only.")] = None,
     show_hash: Annotated[bool, Option("--hash", help="Print the hash of everything that happened, last.")] = False,
@@ -310,13 +316,14 @@ def sim(
     only: Annotated[str, Option(help="With these requests, such as r3,r7. (Default: all.)")] = "",
     without: Annotated[str, Option(help="Without these kinds of faults, such as stalls,aborts.")] = "",
     ranks: Annotated[str, Option(help="Sizes of the prefill and of the decode group, such as 2,1.")] = "",
-    jobs: Annotated[int, Option(min=1, help="Processes that share the seeds.")] = 1,
+    pairs: Annotated[int, Option(min=1, max=4, help="Groups of each role; any two that fit serve a request.")] = 1,
+    jobs: Annotated[int, Option(min=1, max=256, help="Processes that share the seeds.")] = 1,
 ) -> int:
     """Run the real scheduler in virtual time, with random requests and faults. A failing seed is made smaller."""
     from tandem.simulate import parse_variant, run
 
     wanted = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
-    return run(wanted, parse_variant(only, without, ranks), show_hash=show_hash, tell=tell, jobs=jobs)
+    return run(wanted, parse_variant(only, without, ranks, pairs), show_hash=show_hash, tell=tell, jobs=jobs)
 
 
 @app.command()
@@ -358,14 +365,6 @@ def served_name(model: str) -> str:
     from tandem.local.wanted import served_name
 
     return served_name(model)
-
-
-def check_file(flag: str, path: str) -> None:
-    """Raises ConfigError unless the file can be read."""
-    try:
-        open(path, "rb").close()
-    except OSError as error:
-        raise ConfigError(f"{flag} is {path!r}: it cannot be read, {error.strerror}") from None
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -1,25 +1,72 @@
 """`tandem control`: an operator's order to a group, by way of a router's admin port."""
 
+import http.client
+import json
 import urllib.error
 import urllib.request
+from typing import NamedTuple
 from urllib.parse import quote
 
 from tandem.core.errors import ConfigError
 from tandem.core.inputs import Order
-from tandem.local.readiness import reason
+from tandem.runtime.health import SERVER as RANK
 
 ANSWER_S = 10.0
+ANSWER_BYTES = 64 * 1024
+ACCEPTED = 202
+NOT_HERE = ("not_found", "method_not_allowed")
+"""How a router answers on a port that takes no orders."""
+
+
+class Answer(NamedTuple):
+    """What came back to an order, from whomever."""
+
+    status: int
+    server: str
+    body: bytes
 
 
 def control(order: Order, group: str, admin_url: str) -> int:
-    """Pass the order on. Raises ConfigError with what the router says, or that nobody says anything."""
-    url = f"{admin_url.rstrip('/')}/workers/{quote(group, safe='')}/{order.value}"
+    """Pass the order on. Raises ConfigError with what the router says, or who answers in its place."""
     try:
-        urllib.request.urlopen(urllib.request.Request(url, method="POST"), timeout=ANSWER_S).close()
-    except urllib.error.HTTPError as error:
-        with error:
-            raise ConfigError(f"the router refuses: {reason(error.read())}") from None
-    except (OSError, ValueError) as error:
+        answer = post(f"{admin_url.rstrip('/')}/workers/{quote(group, safe='')}/{order.value}")
+    except (OSError, ValueError, http.client.HTTPException) as error:
         raise ConfigError(f"--admin-url is {admin_url!r}: no router answers there, {error}") from None
+    if answer.status != ACCEPTED:
+        raise ConfigError(refusal(answer, admin_url))
     print(f"group {group} is told to {order.value}")
     return 0
+
+
+def post(url: str) -> Answer:
+    """Whatever answers, with whatever status. Raises OSError, ValueError or HTTPException when nobody does."""
+    request = urllib.request.Request(url, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
+            return Answer(answer.status, answer.headers.get("server", ""), answer.read(ANSWER_BYTES))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.headers.get("server", ""), error.read(ANSWER_BYTES))
+
+
+def refusal(answer: Answer, admin_url: str) -> str:
+    """What the router says; or, if it is none or not its admin port, what answers there and where to ask instead."""
+    said = error_of(answer.body)
+    if said is not None and said[0] not in NOT_HERE:
+        return f"the router refuses: {said[1]}"
+    if said is not None:
+        who = "a router's port for clients answers there"
+    elif answer.server == RANK:
+        who = "a rank's own port answers there"
+    else:
+        who = f"no router answers there but {answer.server or 'something else'}, with status {answer.status}"
+    return f"--admin-url is {admin_url!r}: {who}; give the admin_url of the router's READY line"
+
+
+def error_of(body: bytes) -> tuple[str, str] | None:
+    """Code and sentence of an error of the OpenAI shape."""
+    try:
+        error = json.loads(body)["error"]
+        return error["code"], error["message"]
+    except (ValueError, KeyError, TypeError):
+        return None

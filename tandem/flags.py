@@ -8,11 +8,12 @@ from tandem.core.commands import REGISTRY_URL
 from tandem.core.config import TransferConsensus as Consensus
 
 MAX_GROUPS = 64
+MAX_THREADS = 1024
 
 Model = Annotated[str, Option(help="GGUF file or Hugging Face directory. (Default: the bundled SmolLM2-135M.)")]
 ServedName = Annotated[str, Option(help="What clients call the model. (Default: the name of its file or folder.)")]
 Dtype = Annotated[Literal["auto", "float32", "bfloat16"], Option(help="What the model runs in.")]
-Threads = Annotated[int | None, Option(min=1, help="Of each rank. (Default: the cores, shared out.)")]
+Threads = Annotated[int | None, Option(min=1, max=MAX_THREADS, help="Of each rank. (Default: the cores, shared out.)")]
 PageSize = Annotated[int, Option(min=1, help="Tokens per page of the KV cache.")]
 ChunkedPrefillSize = Annotated[int, Option(min=1, help="Tokens of one prompt per tick.")]
 MaxPrefillTokens = Annotated[int, Option(min=1, help="Tokens of all prompts per tick.")]
@@ -28,7 +29,9 @@ DynamicChunking = Annotated[
 ]
 TransferConsensus = Annotated[Consensus, Option(help="How the ranks of a group agree on the state of a transfer.")]
 Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
-TimerScale = Annotated[float, Option(min=0.01, help="Multiplies the times after which somebody counts as failed.")]
+TimerScale = Annotated[
+    float, Option(min=0.01, max=1000, help="Multiplies the times after which somebody counts as failed.")
+]
 DumpDir = Annotated[str, Option(help="Where flight records go. (Default: below the user's state directory.)")]
 RecordDir = Annotated[str, Option(help="Also record every tick of the epoch there, for `tandem replay`. It grows.")]
 Cluster = Annotated[str, Option(help="Name of the cluster in the registry.")]

@@ -9,11 +9,14 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from tandem.core.config import MAX_TICK_TOKENS
 from tandem.core.ids import Room, Slot, Tick
 from tandem.core.requests import Reason, Work
 
 MAX_ARRIVALS = 256
 """Arrivals in one frame; the rest wait for the next one."""
+
+TickTokens = Annotated[int, Meta(ge=1, le=MAX_TICK_TOKENS)]
 
 
 class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
@@ -56,9 +59,9 @@ class Control(msgspec.Struct, frozen=True, array_like=True, tag="control"):
 class Knobs(msgspec.Struct, frozen=True, array_like=True, tag="knobs"):
     """New values for what may change while a group serves. None: as it is."""
 
-    max_prefill_tokens: Annotated[int, Meta(ge=1)] | None = None
-    chunked_prefill_size: Annotated[int, Meta(ge=1)] | None = None
-    chunk_table: tuple[Annotated[int, Meta(ge=1)], ...] | None = None
+    max_prefill_tokens: TickTokens | None = None
+    chunked_prefill_size: TickTokens | None = None
+    chunk_table: tuple[TickTokens, ...] | None = None
     """Tokens of a chunk that begins in position bucket i (`controls.BUCKET` tokens each); empty: all chunks alike."""
 
 

@@ -22,7 +22,7 @@ from tandem.core.plan import Ask, Forgotten, Plan
 from tandem.core.recorder import Recorder
 from tandem.core.role import Courier
 from tandem.core.scheduler import Scheduler
-from tandem.core.tuning import tuner_of
+from tandem.core.tuning import ChunkTuner
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +48,16 @@ class Place:
 class Rank:
     """The ring protocol of one rank. `on` never blocks and never fails for a peer's fault; it raises Divergence."""
 
-    def __init__(self, place: Place, scheduler: Scheduler, courier: Courier, limits: Limits) -> None:
+    def __init__(
+        self, place: Place, scheduler: Scheduler, courier: Courier, limits: Limits, tuner: ChunkTuner | None = None
+    ) -> None:
+        """Only rank 0 uses the tuner."""
         self.place = place
         self.scheduler = scheduler
         self.courier = courier
         self.stale = 0  # messages of another epoch, dropped
         self.recorder = Recorder()
-        self._head = Head(place.group, scheduler, tuner_of(place.size, limits)) if place.first else None
+        self._head = Head(place.group, scheduler, tuner) if place.first else None
         self._stepped: deque[Plan] = deque()  # plans with rows that wait for their hidden states
         self._hidden: deque[Hidden] = deque()  # headers that came before their plan
         self._launched: dict[Tick, Plan] = {}

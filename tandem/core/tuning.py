@@ -1,7 +1,7 @@
 """Dynamic chunking on rank 0: what its own forwards take becomes a table of chunk sizes for all ranks."""
 
 from tandem.core.chunking import Fit
-from tandem.core.config import Limits
+from tandem.core.config import Group, Limits, RoleName
 from tandem.core.controls import BUCKET
 from tandem.core.events import Ran, Started
 from tandem.core.ids import Tick
@@ -33,8 +33,8 @@ class ChunkTuner:
                 return None if table is None else Knobs(chunk_table=table)
 
 
-def tuner_of(stages: int, limits: Limits) -> ChunkTuner | None:
-    """None unless the operator asked for it."""
-    if not limits.dynamic_chunking:
+def tuner_of(group: Group, limits: Limits) -> ChunkTuner | None:
+    """None unless the operator asked for it, and for a group that computes no chunks."""
+    if not limits.dynamic_chunking or group.role is RoleName.DECODE:
         return None
-    return ChunkTuner(Fit(limits.chunked_prefill_size, limits.context, BUCKET, stages))
+    return ChunkTuner(Fit(limits.chunked_prefill_size, limits.context, BUCKET, group.size))

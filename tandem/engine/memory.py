@@ -102,7 +102,7 @@ def _map_memory(size: int, told: str) -> mmap.mmap:
     try:
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError) as error:
-        raise ConfigError(f"{told}: no room for a pool of {size} bytes: {error}") from error
+        raise ConfigError(f"{told}: no room for its {size} bytes, {error}; give less") from error
 
 
 def block_slice(region: Region, layer: LayerId, page: PageId) -> slice:

@@ -22,6 +22,7 @@ from tandem.local.screen import Screen
 from tandem.local.signals import Wakeup
 from tandem.local.supervisor import ROUTER, Supervisor
 from tandem.local.wanted import Wanted, default_threads, served_name, topology_of
+from tandem.runtime.places import check_folder
 
 ADMIN_HOST = "127.0.0.1"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -32,6 +33,8 @@ def up(wanted: Wanted) -> int:
     topology = topology_of(wanted)
     check_port("--port", topology.host, topology.port)
     check_port("--admin-port", ADMIN_HOST, topology.admin_port)
+    check_folder("--dump-dir", wanted.dump_dir)
+    check_folder("--record-dir", wanted.record_dir)
     wakeup: Wakeup[Word] = Wakeup()
     with wakeup, RunDirectory() as directory, running_registry(topology.registry_url, directory) as (url, watched):
         secret_file = directory.write_secret()

@@ -1,4 +1,4 @@
-"""Finds out when a local cluster serves: all its ranks are in their rings, and the router takes requests."""
+"""Finds out when a local cluster serves: all its ranks are in their rings, and the router has heard every group."""
 
 import http.client
 import json
@@ -39,8 +39,8 @@ class Readiness(Protocol):
         """`tell` may be called from another thread."""
         ...
 
-    def router_at(self, url: str) -> None:
-        """The router listens here."""
+    def router_at(self, admin_url: str) -> None:
+        """The router's admin port."""
         ...
 
     def stop(self) -> None: ...
@@ -62,9 +62,9 @@ class Looking:
         """Begin to look."""
         threading.Thread(target=self._run, args=(tell,), name="readiness", daemon=True).start()
 
-    def router_at(self, url: str) -> None:
-        """The router listens here."""
-        self._router = url
+    def router_at(self, admin_url: str) -> None:
+        """The router's admin port."""
+        self._router = admin_url
 
     def stop(self) -> None:
         """End soon."""
@@ -96,6 +96,9 @@ class Looking:
         status, body = get(self._router, "/readyz")
         if status != 200:
             return Waiting(f"the router: {reason(body)}")
+        unheard = unusable([name.rpartition(".")[0] for name in self._names], get(self._router, "/workers")[1])
+        if unheard:  # a pair is enough for requests, but an order may be for any group
+            return Waiting(f"the router to hear {', '.join(unheard)}")
         return Ready({name: members[name].http for name in self._names})
 
 
@@ -110,6 +113,15 @@ def get(url: str, path: str) -> tuple[int, bytes]:
         return 0, str(error).encode()
     finally:
         connection.close()
+
+
+def unusable(groups: Sequence[str], workers: bytes) -> list[str]:
+    """Those of the groups that a router's /workers does not call usable, each once."""
+    try:
+        usable = [worker["name"] for worker in json.loads(workers)["workers"] if worker["usable"]]
+    except (ValueError, KeyError, TypeError):
+        usable = []
+    return [group for group in dict.fromkeys(groups) if group not in usable]
 
 
 def reason(body: bytes) -> str:

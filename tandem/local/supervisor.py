@@ -138,7 +138,7 @@ class Supervisor:
         for line in child.read():
             if child.command.name == ROUTER and line.startswith(READY) and not self._urls:
                 self._urls = json.loads(line.removeprefix(READY))
-                self._readiness.router_at(self._urls["url"])
+                self._readiness.router_at(self._urls["admin_url"])
             else:
                 self._screen.line(line)
         if child.silent:

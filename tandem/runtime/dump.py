@@ -8,7 +8,7 @@ import msgspec
 
 from tandem.core.ids import Tick
 from tandem.core.rank import Rank
-from tandem.runtime.records import Ending, Heading, begin, create, framed
+from tandem.runtime.records import Ending, Heading, begin, framed, whole
 
 KEPT = 64
 """Dumps in one directory; older ones go."""
@@ -25,7 +25,7 @@ def dump(rank: Rank, heading: Heading, cause: str, directory: Path) -> Path:
     path = directory / f"{heading.group.name}-{heading.rank}-{time.time_ns()}.dump"
     recorder = rank.recorder
     unfinished = recorder.unfinished()
-    with create(path) as file:
+    with whole(path) as file:
         begin(file, msgspec.structs.replace(heading, ending=ending(rank, cause)))
         file.write(framed(recorded.entry for recorded in recorder.since(Tick(-1))))
         if unfinished is not None:

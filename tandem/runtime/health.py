@@ -10,6 +10,8 @@ from tandem.core.errors import ConfigError
 
 State = dict[str, Any]
 
+SERVER = "tandem-rank"
+"""What this port calls itself: who takes it for a router's can be told so."""
 ANSWER_S = 2.0
 """The tick loop must answer within this time to count as alive."""
 
@@ -63,6 +65,10 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
+
+    def version_string(self) -> str:
+        """The Server header."""
+        return SERVER
 
     def log_message(self, format: str, *args: object) -> None:
         """Probes are not worth a line."""

@@ -61,6 +61,8 @@ class RemoteOut:
 class SharedOut:
     """HiddenOut to a process of this host: payloads go through `slots` slots of a file in `directory`.
 
+    Raises OSError when the file cannot be made or has no room there.
+
     The next rank unlinks the file when it maps it, so that not even a double SIGKILL leaves it behind. Make a new
     SharedOut for a new incarnation of the next rank.
     """
@@ -75,6 +77,9 @@ class SharedOut:
             size = COUNTER_BYTES + slots * self._slot_bytes
             os.posix_fallocate(file, 0, size)  # a full file system raises here, not as SIGBUS in `send`
             self._bytes = memoryview(mmap.mmap(file, size))
+        except OSError:
+            self._path.unlink()
+            raise
         finally:
             os.close(file)
         self._handed_back = self._bytes[:8].cast("Q")
@@ -189,17 +194,25 @@ def open_out(
     """The sending end to the next rank: shared memory when it is on this host, else in messages.
 
     `slot_bytes` is the longest payload: tokens per tick times bytes per token. `directory` must be the one that the
-    next rank was given, on memory (/dev/shm) if there is a choice. Raises ConfigError when a message cannot hold that.
+    next rank was given, on memory (/dev/shm) if there is a choice. Raises ConfigError when a message or the directory
+    cannot hold that.
     """
     if slot_bytes > MAX_MESSAGE_BYTES:
         raise ConfigError(
-            f"max-prefill-tokens or max-rooms: one tick's hidden states take {slot_bytes} bytes, at most "
+            f"--max-prefill-tokens or --max-rooms: one tick's hidden states take {slot_bytes} bytes, at most "
             f"{MAX_MESSAGE_BYTES} fit into a message: give less"
         )
     socket = sockets.connect(zmq.PUSH, to.hidden, high_water=MAX_QUEUED)
-    if host == to.host:
+    if host != to.host:
+        return RemoteOut(socket)
+    try:
         return SharedOut(socket, Path(directory), slot_bytes)
-    return RemoteOut(socket)
+    except OSError as error:
+        socket.close(0)
+        raise ConfigError(
+            f"--run-dir is {directory!r}: {SLOTS} ticks' hidden states of {slot_bytes} bytes find no room there, "
+            f"{error.strerror}; give another, or less --max-prefill-tokens or --max-rooms"
+        ) from None
 
 
 def _push(socket: "zmq.Socket[bytes]", *frames: Any) -> None:

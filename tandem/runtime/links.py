@@ -127,15 +127,17 @@ def curve_keys(secret: bytes) -> tuple[bytes, bytes]:
     return zmq.curve_public(private), private
 
 
+def check_where(where: str) -> None:
+    """Raises ConfigError for a `where` at which `bind` will fail: better before a model is loaded than after."""
+    if where.startswith("/"):
+        _check_ours(where)
+    else:
+        _tcp_address(where)
+
+
 def ipc_address(directory: str, name: str) -> str:
     """`ipc://directory/name`. Raises ConfigError unless the directory is ours alone and the path fits a socket."""
-    try:
-        found = os.stat(directory)
-    except OSError as error:
-        raise ConfigError(f"run directory {directory}: {error.strerror}; create it with mode 0700") from None
-    if not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) != 0o700 or found.st_uid != os.geteuid():
-        mode = stat.S_IMODE(found.st_mode)
-        raise ConfigError(f"run directory {directory} has mode {mode:04o}: it must be a directory of ours, mode 0700")
+    _check_ours(directory)
     path = os.path.join(directory, name)
     if len(os.fsencode(path)) > MAX_IPC_PATH_BYTES:
         raise ConfigError(
@@ -143,6 +145,16 @@ def ipc_address(directory: str, name: str) -> str:
             "choose a shorter run directory"
         )
     return f"ipc://{path}"
+
+
+def _check_ours(directory: str) -> None:
+    try:
+        found = os.stat(directory)
+    except OSError as error:
+        raise ConfigError(f"run directory {directory}: {error.strerror}; create it with mode 0700") from None
+    if not stat.S_ISDIR(found.st_mode) or stat.S_IMODE(found.st_mode) != 0o700 or found.st_uid != os.geteuid():
+        mode = stat.S_IMODE(found.st_mode)
+        raise ConfigError(f"run directory {directory} has mode {mode:04o}: it must be a directory of ours, mode 0700")
 
 
 def _tcp_address(host: str) -> str:

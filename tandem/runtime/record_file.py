@@ -28,7 +28,7 @@ class RecordFile:
         self.path = directory / f"{heading.group.name}-{heading.rank}-{heading.epoch}.record"
         try:
             self._file = create(self.path)
-            begin(self._file, heading)
+            self._begin(heading)
         except OSError as error:
             raise ConfigError(f"record-dir is {str(directory)!r}: {self.path}: {error.strerror}") from None
         self._recorder = recorder
@@ -37,6 +37,16 @@ class RecordFile:
         self._waiting: queue.Queue[bytes | None] = queue.Queue(BACKLOG)
         self._thread = threading.Thread(target=self._write, name="record", daemon=True)
         self._thread.start()
+
+    def _begin(self, heading: Heading) -> None:
+        """A record without its heading cannot be read: none is left."""
+        try:
+            begin(self._file, heading)
+        except OSError:
+            self.path.unlink()
+            with contextlib.suppress(OSError):  # it would write the heading again
+                self._file.close()
+            raise
 
     def take(self) -> None:
         """Write what has been recorded since the last call."""

@@ -58,6 +58,18 @@ def create(path: Path) -> BinaryIO:
     return open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
 
 
+@contextlib.contextmanager
+def whole(path: Path) -> Iterator[BinaryIO]:
+    """A file as `create` makes it, but it is there when all of it is written, or not at all. Raises OSError."""
+    part = path.with_name(f"{path.name}.part")
+    try:
+        with create(part) as file:
+            yield file
+        part.rename(path)
+    finally:
+        part.unlink(missing_ok=True)  # not there when all went well
+
+
 def begin(file: BinaryIO, heading: Heading) -> None:
     """Write what comes before the entries, so that it can be read. Raises OSError."""
     file.write(FIRST_LINE + framed([encode(heading)]))

@@ -1,4 +1,4 @@
-"""What a rank computes and moves KV with, before it knows anybody."""
+"""What a rank computes with and keeps and moves KV with, before it knows anybody."""
 
 from dataclasses import dataclass
 
@@ -9,15 +9,17 @@ from kvtransfer.transports.mooncake import MooncakeTransport
 from kvtransfer.transports.nowhere import NoTransport
 from tandem.core.config import Limits, RankOptions, RoleName
 from tandem.engine.load import build_engine, resolve_dtype
+from tandem.engine.memory import HostPages
 from tandem.engine.model import fingerprint, read_shape
-from tandem.ports import Engine, Transport
+from tandem.ports import Engine, HostCopies, Transport
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """An engine with an empty page pool, registered with a transport."""
+    """An engine with an empty page pool, registered with a transport, and host memory for who must make room."""
 
     engine: Engine
+    host: HostCopies
     transport: Transport
     fingerprint: str
     limits: Limits  # with the model's context
@@ -43,10 +45,16 @@ def load_resources(options: RankOptions) -> Resources:
     transport.register(region.base, region.bytes)
     return Resources(
         engine,
+        HostPages(engine.memory, _host_pages(options)),
         transport,
         fingerprint(shape, dtype, options.limits.page_size),
         msgspec.structs.replace(options.limits, context=shape.context),
     )
+
+
+def _host_pages(options: RankOptions) -> int:
+    """Only decode copies pages to host memory."""
+    return options.limits.host_pages if options.group.role is RoleName.DECODE else 0
 
 
 def _transport(options: RankOptions) -> Transport:

@@ -20,7 +20,6 @@ from tandem.core.ids import Room
 from tandem.core.members import Member
 from tandem.core.messages import Fact, Formed
 from tandem.core.rank import Rank
-from tandem.engine.memory import HostPages
 from tandem.runtime.compute import ComputeThread
 from tandem.runtime.drive import Drive, GroupLost, Links, Lost, Thrown
 from tandem.runtime.dump import dump, dump_directory
@@ -28,7 +27,7 @@ from tandem.runtime.endpoints import Endpoints, open_endpoints
 from tandem.runtime.health import Health, State
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.leash import leash
-from tandem.runtime.links import read_secret
+from tandem.runtime.links import check_where, read_secret
 from tandem.runtime.payloads import Payloads
 from tandem.runtime.record_file import RecordFile
 from tandem.runtime.records import Heading
@@ -74,9 +73,11 @@ class Stage:
             health = Health(options.http_host, options.http_port, self._ask)
             self._undo.callback(health.close)
             secret = read_secret(options.secret_file)
+            check_where(options.bind or options.run_dir)
+            registry = Registry(options.registry_url, options.cluster, secret)
             resources = load_resources(options)
             endpoints = open_endpoints(options, resources, secret, self._inbox.wake, health.address, self._undo)
-            registration = self._register(endpoints.member, secret)
+            registration = self._register(registry, endpoints.member)
             self._waiting_for = "the other ranks of its ring"
             rendezvous = Rendezvous(options, resources, endpoints, self, self._undo)
             formed, following, store = rendezvous.wait(lambda: self._members, lambda: self._formed, self._check)
@@ -144,8 +145,7 @@ class Stage:
         if self._lost is not None:
             raise GroupLost(self._lost)
 
-    def _register(self, member: Member, secret: bytes) -> RegistryLoop:
-        registry = Registry(self.options.registry_url, self.options.cluster, secret)
+    def _register(self, registry: Registry, member: Member) -> RegistryLoop:
         loop = RegistryLoop(registry, member, self._on_members, self._on_replaced)
         loop.start()
         self._undo.callback(loop.stop)
@@ -174,12 +174,11 @@ class Stage:
         self, rank: Rank, heading: Heading, resources: Resources, endpoints: Endpoints
     ) -> tuple[ComputeThread, Posting, RecordFile | None]:
         """What works beside the tick loop."""
-        engine, limits, options = resources.engine, heading.limits, self.options
+        engine, options = resources.engine, self.options
         posting = Posting(resources.transport, engine.memory.region, endpoints.peers.hello, self._inbox.put)
         self._undo.callback(posting.close, END_S)
         sends_kv = options.group.role is RoleName.PREFILL
-        host = HostPages(engine.memory, limits.host_pages)
-        compute = ComputeThread(engine, host, self._inbox.put, self._engine_failed, layers=sends_kv)
+        compute = ComputeThread(engine, resources.host, self._inbox.put, self._engine_failed, layers=sends_kv)
         self._undo.callback(compute.close, END_S)
         record = None
         if options.record_dir:

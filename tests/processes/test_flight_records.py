@@ -64,7 +64,7 @@ def test_a_cluster_that_is_told_to_end_leaves_no_dump_and_whole_records(
         served(cluster, 1)
         ticks = {name: state["tick"] for name, state in cluster.at_rest().items()}
         assert cluster.stop(signal.SIGTERM) == 0
-    assert not dumps.exists()
+    assert list(dumps.iterdir()) == []
     whole = by_rank(records)
     for name, path in whole.items():
         assert replay(path, None) == 0

@@ -1,6 +1,7 @@
 """Hidden states between two real processes, through shared memory and in messages."""
 
 import ctypes
+import errno
 import hashlib
 import json
 import os
@@ -14,7 +15,21 @@ from typing import Any
 import pytest
 import zmq
 
-from tandem.runtime.hidden import MAX_QUEUED, NAME, SLOTS, HiddenLinkFull, PulledIn, RemoteOut, SharedOut, open_in
+from tandem.core.config import Group, Limits, RoleName
+from tandem.core.errors import ConfigError
+from tandem.core.ids import RankId
+from tandem.core.members import Member
+from tandem.runtime.hidden import (
+    MAX_QUEUED,
+    NAME,
+    SLOTS,
+    HiddenLinkFull,
+    PulledIn,
+    RemoteOut,
+    SharedOut,
+    open_in,
+    open_out,
+)
 from tandem.runtime.links import Sockets
 
 SECRET = b"a cluster secret"
@@ -104,6 +119,22 @@ def take(incoming: PulledIn) -> tuple[bytes, memoryview]:
 
 def files(directory: Path) -> list[str]:
     return [entry for entry in os.listdir(directory) if entry.startswith(NAME)]
+
+
+def test_a_run_directory_without_room_is_the_operators_mistake(link: Link, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, sockets, _, directory = link
+    following = Member(
+        Group(RoleName.PREFILL, "p0", (1, 1)), RankId(1), 1, 1, "here", "f", "m", "", f"ipc://{directory}/next", "",
+        Limits(),
+    )  # fmt: skip
+
+    def full(file: int, first: int, size: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(ConfigError, match=r"--run-dir is .* no room there, No space left on device; give another"):
+        open_out(sockets, "here", following, str(directory), SLOT_BYTES)
+    assert files(directory) == []
 
 
 def test_payloads_arrive_whole_and_in_order(kind: str, link: Link, start: Callable[..., Sender]) -> None:

@@ -160,6 +160,9 @@ def test_every_process_of_a_topology_gets_its_own_options(reads):
     assert {each.cluster for each in ranks} == {router.cluster}
 
 
+HUGE = 10**30
+PLACES = "--registry-url r --run-dir /r --cluster-secret-file /dev/null"
+DECODE = f"decode --group d0 --rank 0 --pp-size 1 {PLACES} --model fake:8"
 REFUSED = [
     ("upp", ["'upp'", "'up'"]),
     ("nonsense", ["'nonsense'", "tandem --help"]),
@@ -175,6 +178,20 @@ REFUSED = [
     ("up --model fake:8 --decode-pp-partition a,b", ["--decode-pp-partition", "'a,b'"]),
     ("up --transfer-consensus paxos", ["--transfer-consensus", "'paxos'", "ring"]),
     ("up --host-pages=-1", ["--host-pages", "'-1'"]),
+    ("up --timer-scale inf", ["--timer-scale is 'inf'", "1000"]),
+    ("up --timer-scale nan", ["--timer-scale is 'nan'"]),
+    ("up --timer-scale 0", ["--timer-scale is '0'", "0.01"]),
+    ("up --timer-scale=-1", ["--timer-scale is '-1'", "0.01"]),
+    (f"up --threads {HUGE}", [f"--threads is '{HUGE}'", "1024"]),
+    (f"up --model fake:8 --page-size {HUGE}", [f"--page-size is {HUGE}", "1 to 4096"]),
+    (f"up --model fake:8 --num-pages {HUGE}", [f"--num-pages is {HUGE}"]),
+    (f"up --model fake:8 --host-pages {HUGE}", [f"--host-pages is {HUGE}"]),
+    (f"up --model fake:8 --max-prefill-tokens {HUGE}", [f"--max-prefill-tokens is {HUGE}", "1 to 1048576"]),
+    (f"up --model fake:8 --colocated --chunked-prefill-size {HUGE}", [f"--chunked-prefill-size is {HUGE}"]),
+    (f"up --model fake:8 --pp-async-batch-depth {HUGE}", [f"--pp-async-batch-depth is {HUGE}", "0 to 1024"]),
+    (f"up --model fake:8 --decode-pp {HUGE}", [f"--decode-pp is {HUGE}", "1 to 8"]),
+    ("up --model fake:8 --port 0 --record-dir /proc/no", ["--record-dir is '/proc/no'", "No such file"]),
+    ("up --model fake:8 --port 0 --dump-dir /proc/no", ["--dump-dir is '/proc/no'", "No such file"]),
     ("up --model fake:8 --colocated --pp 9", ["--pp is 9", "1 to 8"]),
     ("up --model fake:8 --colocated --pp-partition 1,2", ["--pp-partition", "'1,2'", "8"]),
     ("up --colocated --decode-pp 2", ["--decode-pp has no meaning with --colocated"]),
@@ -189,13 +206,21 @@ REFUSED = [
         "decode --group d0 --rank 0 --pp-size 2 --registry-url r --run-dir /r --cluster-secret-file /no --model fake:8",
         ["--cluster-secret-file", "/no"],
     ),
+    (f"{DECODE} --max-rooms {HUGE}", [f"--max-rooms is {HUGE}"]),
+    (f"{DECODE} --record-dir /proc/no", ["--record-dir is '/proc/no'", "No such file"]),
+    (f"{DECODE} --dump-dir /proc", ["--dump-dir is '/proc'"]),
     ("router --registry-url redis://h --cluster-secret-file /no", ["--cluster-secret-file", "/no"]),
+    ("router --registry-url r --cluster-secret-file /s --request-timeout inf", ["--request-timeout is 'inf'", "86400"]),
     ("control explode --group p0 --admin-url http://127.0.0.1:1", ["'explode'", "drain"]),
     ("control drain --group p0 --admin-url http://127.0.0.1:1", ["--admin-url is 'http://127.0.0.1:1'", "refused"]),
     ("control drain --group p0 --admin-url nonsense", ["--admin-url is 'nonsense'"]),
     ("generate hi --max-tokens 0", ["--max-tokens", "'0'"]),
     ("generate hi --model fake:8 --max-tokens 9000", ["--max-tokens is 9000", "8192"]),
+    (f"generate hi --threads {HUGE}", [f"--threads is '{HUGE}'"]),
+    (f"sim --jobs {HUGE}", [f"--jobs is '{HUGE}'"]),
+    (f"sim --seeds {HUGE}", [f"--seeds is '{HUGE}'"]),
     ("bench nonsense", ["nonsense", "e2e"]),
+    ("bench sim --json /proc/no", ["--json is '/proc/no'", "No such file"]),
 ]
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.core.config import Group, Limits, RoleName, Topology, check_limits, parse_partition, split_layers
+from tandem.core.config import BOUNDS, Group, Limits, RoleName, Topology, check_limits, parse_partition, split_layers
 from tandem.core.errors import ConfigError
 from tandem.core.ids import RankId
 from tandem.core.requests import Reason, Sampling, Work, ending, pages_for, too_large
@@ -50,16 +50,20 @@ def test_ranks_are_listed_group_by_group():
     assert [(group.name, rank) for group, rank in topology.ranks()] == [("p0", 0), ("p0", 1), ("d0", 0)]
 
 
-@pytest.mark.parametrize("field", ["page_size", "num_pages", "chunked_prefill_size", "max_prefill_tokens", "max_rooms"])
+@pytest.mark.parametrize("field", BOUNDS)
 def test_a_limit_that_cannot_work_is_named(field: str):
-    assert check_limits(Limits()) == Limits()
-    with pytest.raises(ConfigError, match=field.replace("_", "-")):
-        check_limits(msgspec.structs.replace(Limits(), **{field: 0}))
+    flag, least, most = BOUNDS[field]
+    for works in (least, most):
+        limits = msgspec.structs.replace(Limits(), **{field: works})
+        assert check_limits(limits) == limits
+    for fails in (least - 1, most + 1, 2**63, 10**100):
+        with pytest.raises(ConfigError, match=f"--{flag} is {fails}: give {least} to {most}"):
+            check_limits(msgspec.structs.replace(Limits(), **{field: fails}))
 
 
-def test_a_negative_depth_is_refused():
-    with pytest.raises(ConfigError, match="pp-async-batch-depth is -1"):
-        check_limits(Limits(async_depth=-1))
+def test_every_number_that_an_operator_chooses_has_its_bounds():
+    numbers = {field for field, value in msgspec.structs.asdict(Limits()).items() if type(value) is int}
+    assert numbers == {*BOUNDS, "context"}, "the context is the model's"
 
 
 def work(prompt: int = 3, max_tokens: int = 5, stop_ids: tuple[int, ...] = (0,)) -> Work:

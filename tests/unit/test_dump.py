@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import pytest
+from full_disk import full_disk
 
 from tandem.assembly import build_rank
 from tandem.core.config import Group, Limits, RoleName
@@ -86,6 +87,12 @@ def test_only_the_latest_are_kept(rank: Rank, tmp_path: Path, monkeypatch: pytes
         paths.append(dump(rank, HEADING, cause, tmp_path))
         os.utime(paths[-1], (moment, moment))
     assert sorted(tmp_path.iterdir()) == sorted(paths[1:])
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_behind(rank: Rank, tmp_path: Path):
+    with full_disk(), pytest.raises(OSError, match="too large"):
+        dump(rank, HEADING, "cause", tmp_path)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_it_lies_where_state_lies(monkeypatch: pytest.MonkeyPatch):

@@ -4,12 +4,13 @@ import msgspec
 import pytest
 
 from tandem.assembly import build_rank, build_scheduler
+from tandem.core.chunking import ENOUGH
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.effects import Effect, Forget, Launch, Observe, SendHidden, SendNext, TellPeer, TellRouter
 from tandem.core.errors import Divergence
 from tandem.core.events import Combined, Event, PeerLost, PeerOpened, Ran, Started, Woke
 from tandem.core.ids import Epoch, LayerId, RankId, RequestId, Room, Tick
-from tandem.core.inputs import Abort, FirstToken, Submit
+from tandem.core.inputs import Abort, FirstToken, Knobs, Submit
 from tandem.core.messages import (
     BallotBack,
     Baton,
@@ -433,6 +434,41 @@ def test_what_is_in_hand_waits_for_hidden_states_or_for_its_forward():
     ranks[1].on(Started(launch.plan.tick), 0)
     ranks[1].on(Ran(launch.plan.tick, ((ROOM, (7,)),)), 0)
     assert ranks[1].in_hand() == []
+
+
+# dynamic chunking
+
+
+TUNED = msgspec.structs.replace(LIMITS, chunked_prefill_size=1, max_prefill_tokens=1, dynamic_chunking=True)
+
+
+def learnt(rank: Rank, effects: list[Effect]) -> list[Knobs]:
+    """Run what a ring of one has launched to its end, later tokens more slowly; the knobs that come of it."""
+    launches, now_ms = only(effects, Launch), 0
+    while launches:
+        plan = launches.pop(0).plan
+        out = rank.on(Started(plan.tick), now_ms)
+        now_ms += 10 + plan.rows[0].start
+        tokens = tuple((row.room, (7,)) for row in plan.rows if row.samples)
+        launches += only(out + rank.on(Ran(plan.tick, tokens), now_ms), Launch)
+    entries = [msgspec.msgpack.decode(recorded.entry, type=Entry) for recorded in rank.recorder.since(Tick(-1))]
+    return [arrival for entry in entries for arrival in entry.frame.arrivals if isinstance(arrival, Knobs)]
+
+
+@pytest.mark.parametrize("role", [RoleName.PREFILL, RoleName.COLOCATED])
+def test_a_group_that_computes_prompts_learns_how_long_its_chunks_should_be(role: RoleName):
+    (rank,) = ring(1, role, TUNED)
+    assert learnt(rank, rank.on(submit(prompt=60), 0)) == [Knobs(chunk_table=(1,))]
+
+
+def test_a_decode_group_has_no_chunks_to_learn_about():
+    (rank,) = ring(1, RoleName.DECODE, TUNED)
+    rank.on(PeerOpened(hello(0, 1)), 0)
+    rank.on(submit(peer="p0", max_tokens=60), 0)
+    rank.on(FirstToken(ROOM, 9), 0)
+    effects = rank.on(Combined(ROOM, Fact(Progress.SUCCESS)), 0)
+    assert learnt(rank, effects) == []
+    assert rank.scheduler.tick > ENOUGH
 
 
 # facts that stay here

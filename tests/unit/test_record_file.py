@@ -5,6 +5,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from full_disk import full_disk
 from waiting import eventually
 
 from tandem.core.config import Group, Limits, RoleName
@@ -72,6 +73,12 @@ def test_a_folder_that_cannot_be_made_is_the_operators_mistake(tmp_path: Path):
     (tmp_path / "taken").write_text("a file")
     with pytest.raises(ConfigError, match="record-dir is"):
         RecordFile(tmp_path / "taken", HEADING, Recorder())
+
+
+def test_a_full_disk_is_told_and_leaves_nothing_behind(tmp_path: Path):
+    with full_disk(), pytest.raises(ConfigError, match=r"record-dir is .* too large"):
+        RecordFile(tmp_path, HEADING, Recorder())
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_record_with_a_gap_ends_before_it(tmp_path: Path, caplog: pytest.LogCaptureFixture):

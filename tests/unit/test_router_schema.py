@@ -18,7 +18,7 @@ from router.schema import NEUTRAL, NEUTRAL_IN_MESSAGES, ChatBody, CompletionBody
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.ids import RankId, RequestId, Room
 from tandem.core.members import Member
-from tandem.core.requests import Sampling
+from tandem.core.requests import Sampling, Work
 
 EOS = 256
 
@@ -303,6 +303,19 @@ def test_what_fits_and_what_does_not(route, max_tokens, prompt, context, pages, 
         assert (work.max_tokens, len(work.prompt), work.room) == (expected, prompt, ROOM)
     else:
         assert refused(lambda: work_of(ask, ROOM, route(limits))) == (400, "context_length_exceeded", expected)
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens", "seed", "priority", "n", "best_of"])
+@pytest.mark.parametrize("ask", [chat, completion])
+def test_a_number_of_any_size_reaches_a_group_or_is_refused_by_its_name(ask, name):
+    named: set[str | None] = set()
+    for number in (2**31, 2**63, 2**64, 10**400, -(2**31), -(2**63) - 1, -(10**400)):
+        try:
+            work = work_of(ask(**{name: number}), ROOM, alone(Limits()))
+            assert msgspec.msgpack.decode(msgspec.msgpack.encode(work), type=Work) == work
+        except ApiError as error:
+            named.add(error.param)
+    assert named <= {name}
 
 
 def test_one_token_needs_nothing_of_the_decode_group():

@@ -62,8 +62,8 @@ class AtOnce:
     def start(self, tell):
         self.tell = tell
         tell(Waiting("a miracle"))
-    def router_at(self, url):
-        assert url == "http://u"
+    def router_at(self, admin_url):
+        assert admin_url == "http://a"
         self.tell(Ready({"p0.0": "127.0.0.1:1"}))
     def stop(self):
         pass

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from tandem.control import control
 from tandem.core.config import Limits
+from tandem.core.errors import ConfigError
 from tandem.core.inputs import Order
 
 CHAT = "/v1/chat/completions"
@@ -21,6 +23,15 @@ def test_an_order_reaches_its_group_and_no_other(serving, kinds, order):
     assert serving.order(f"d0/{order}") == (202, {"group": "d0", "order": order})
     assert serving.double.wait_for(kinds.control) == [kinds.control(Order(order))]
     assert [group for group, _ in serving.double.seen] == [kinds.decode]
+
+
+def test_a_command_reaches_the_admin_port_and_is_told_when_it_is_the_other_one(serving, kinds):
+    assert control(Order.FLUSH, kinds.prefill, serving.admin_url) == 0
+    serving.double.wait_for(kinds.control, kinds.prefill)
+    with pytest.raises(ConfigError, match="a router's port for clients answers there; give the admin_url"):
+        control(Order.FLUSH, kinds.prefill, serving.url)
+    with pytest.raises(ConfigError, match="the router refuses: there is no group 'x9'"):
+        control(Order.FLUSH, "x9", serving.admin_url)
 
 
 def test_a_group_that_drains_gets_nothing_new_until_it_resumes(start, kinds):
@@ -52,6 +63,8 @@ def test_knobs_reach_their_group(serving, kinds):
         ("p0/knobs", {}, (400, "missing_required_parameter", None)),
         ("p0/knobs", b"{", (400, "invalid_json", None)),
         ("p0/knobs", {"max_prefill_tokens": 0}, (400, "invalid_value", "max_prefill_tokens")),
+        ("p0/knobs", {"max_prefill_tokens": 2**64}, (400, "invalid_value", "max_prefill_tokens")),
+        ("p0/knobs", {"chunked_prefill_size": 2**64}, (400, "invalid_value", "chunked_prefill_size")),
         ("p0/knobs", {"chunked_prefill_size": "many"}, (400, "invalid_type", "chunked_prefill_size")),
         ("p0/knobs", {"chunk_table": [1]}, (400, "unknown_parameter", "chunk_table")),
         (
