@@ -141,12 +141,14 @@ def command(seed: int, variant: Variant) -> str:
         words.append("--without " + ",".join(kind.value for kind in variant.without))
     if variant.ranks is not None:
         words.append("--ranks {},{}".format(*variant.ranks))
+    if variant.pairs > 1:
+        words.append(f"--pairs {variant.pairs}")
     return " ".join(words)
 
 
-def parse_variant(only: str, without: str, ranks: str) -> Variant:
+def parse_variant(only: str, without: str, ranks: str, pairs: int) -> Variant:
     """Read the flags; an empty one leaves nothing out. Raises ConfigError."""
-    return Variant(_requests(only), _kinds(without), _ranks(ranks))
+    return Variant(_requests(only), _kinds(without), _ranks(ranks), pairs)
 
 
 def _requests(only: str) -> tuple[int, ...] | None:
@@ -172,5 +174,5 @@ def _ranks(ranks: str) -> tuple[int, int] | None:
         return None
     sizes = ranks.split(",")
     if len(sizes) != 2 or not all(size.isdecimal() and 1 <= int(size) <= LAYERS for size in sizes):
-        raise ConfigError(f"--ranks is {ranks!r}: give both groups' sizes, from 1 to {LAYERS}, such as 2,1")
+        raise ConfigError(f"--ranks is {ranks!r}: give both roles' sizes, from 1 to {LAYERS}, such as 2,1")
     return int(sizes[0]), int(sizes[1])

@@ -12,6 +12,7 @@ from tandem.core.requests import Sampling, Work, pages_for
 from tandem.engine.model import FAKE_EOS
 from tandem.sim.clock import stream
 from tandem.sim.faults import Fault
+from tandem.sim.routes import Route, routes
 from tandem.sim.world import PATIENT_MS, Cluster
 
 LAYERS = 8
@@ -19,7 +20,7 @@ CONTEXT = 128
 SIZES = (1, 2, 3, 4, 8)
 MOST_REQUESTS = 24
 PAIR = ("p0", "d0")
-ALONE = ("c0",)
+ALONE = "c0"
 FEW_ROOMS = 4
 ALONE_SHARE = 0.2
 """Of the runs have one colocated group instead of a pair."""
@@ -33,11 +34,12 @@ PROBE_AFTER_US = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """What to leave out of a seed's case. What is left is drawn as if nothing were left out."""
+    """What to leave out of a seed's case, or to have more of. The rest is drawn as if nothing were changed."""
 
     only: tuple[int, ...] | None = None  # requests by number; None: all
     without: tuple[Fault, ...] = ()
-    ranks: tuple[int, int] | None = None  # of the prefill and the decode group; a colocated one takes the latter
+    ranks: tuple[int, int] | None = None  # of each prefill and decode group; a colocated one takes the latter
+    pairs: int = 1  # of groups, or so many colocated ones; each request is served by any two that fit
 
 
 WHOLE = Variant()
@@ -49,7 +51,7 @@ class Request:
 
     work: Work
     at_us: int
-    groups: tuple[str, ...]
+    groups: Route
     remaining_ms: int = PATIENT_MS
     retries: int = 0  # of a failed transfer
     late_us: Mapping[str, int] = field(default_factory=dict)
@@ -86,15 +88,14 @@ def draw(seed: int, variant: Variant = WHOLE) -> Case:
     kinds = tuple(kind for kind in drawn if kind not in variant.without)
     rng = stream(seed, "cluster")
     heal_us = 1000 * rng.choice([30, 100, 100, 300, 3_000])
-    cluster = _cluster(rng, kinds, variant.ranks)
+    cluster = _paired(_cluster(rng, kinds, variant.ranks), seed, variant)
     count = rng.choice([1, 8, 8, MOST_REQUESTS])
     crowd = stream(seed, "crowd")
     crowded = crowd.random() < CROWDED_SHARE and Fault.UNSETTLED_WRITES not in kinds
     if crowded:
         count, heal_us = max(8, count), max(100_000, heal_us)
         cluster = replace(cluster, limits=_crowded(cluster.limits, crowd))
-    names = tuple(group.name for group in cluster.groups)
-    requests = Requests(seed, kinds, heal_us, names, crowded=crowded).draw(count)
+    requests = Requests(seed, kinds, heal_us, routes(cluster.groups), crowded=crowded).draw(count)
     kept = tuple(request for request in requests if variant.only is None or request.number in variant.only)
     return Case(seed, cluster, kinds, kept, heal_us)
 
@@ -110,7 +111,7 @@ def four_by_four(seed: int) -> Case:
         Group(role, name, split_layers(LAYERS, 4))
         for role, name in zip((RoleName.PREFILL, RoleName.DECODE), PAIR, strict=True)
     )
-    return Case(seed, Cluster(groups, limits), kinds, tuple(Requests(seed, kinds, heal_us, PAIR).draw(18)), heal_us)
+    return Case(seed, Cluster(groups, limits), kinds, tuple(Requests(seed, kinds, heal_us, (PAIR,)).draw(18)), heal_us)
 
 
 def _kinds(rng: random.Random) -> tuple[Fault, ...]:
@@ -144,12 +145,23 @@ def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int
         limits = msgspec.structs.replace(limits, num_pages=pages_for(2 * MOST_REQUESTS * CONTEXT, page_size))
     partitions = stream(rng.getrandbits(32), "partitions")
     if rng.random() < ALONE_SHARE:
-        return Cluster((Group(RoleName.COLOCATED, *ALONE, _partition(partitions, decode)),), limits)
+        return Cluster((Group(RoleName.COLOCATED, ALONE, _partition(partitions, decode)),), limits)
     groups = (
         Group(RoleName.PREFILL, "p0", _partition(partitions, prefill)),
         Group(RoleName.DECODE, "d0", _partition(partitions, decode)),
     )
     return Cluster(groups, limits)
+
+
+def _paired(cluster: Cluster, seed: int, variant: Variant) -> Cluster:
+    """As many groups of each role as the variant wants: further ones have sizes and layers of their own."""
+    groups = list(cluster.groups)
+    for number in range(1, variant.pairs):
+        rng = stream(seed, f"pair {number}")
+        for first in cluster.groups:
+            size = rng.choice(SIZES) if variant.ranks is None else first.size
+            groups.append(Group(first.role, f"{first.name[0]}{number}", _partition(rng, size)))
+    return replace(cluster, groups=tuple(groups))
 
 
 def _crowded(limits: Limits, rng: random.Random) -> Limits:
@@ -171,12 +183,12 @@ class Requests:
     """Draws the clients of a seed, each from a stream of its own."""
 
     def __init__(
-        self, seed: int, kinds: tuple[Fault, ...], heal_us: int, groups: tuple[str, ...], *, crowded: bool = False
+        self, seed: int, kinds: tuple[Fault, ...], heal_us: int, routes: tuple[Route, ...], *, crowded: bool = False
     ) -> None:
         self._seed = seed
         self._kinds = kinds
         self._heal_us = heal_us
-        self._groups = groups
+        self._routes = routes
         self._crowded = crowded
         self._talkative = crowded or stream(seed, "talk").random() < 0.4
         self._lengths = [60, 80, 90, 100] if crowded else [8, 30, 60, 100] if self._talkative else [1, 2, 8, 30]
@@ -187,34 +199,38 @@ class Requests:
         self._spread_us = 20_000 if crowded else stream(seed, "spread").choice([20_000, heal_us * 4 // 5])
 
     def draw(self, count: int) -> list[Request]:
-        """All clients, and a last one after the heal that nothing happens to."""
+        """All clients, and after the heal one more for each route, that nothing happens to."""
         requests = [self._request(number) for number in range(1, count + 1)]
         edges_us = [us for one in requests for us in (one.at_us, one.leaves_us, one.again_us) if us is not None]
         requests = [self._hurried(request, [*edges_us, self._heal_us]) for request in requests]
-        probe = Work(Room(RequestId(count + 1), 1), self._beginnings[0][:20], 4, (FAKE_EOS,), Sampling(), None)
-        return [*requests, Request(probe, self._heal_us + PROBE_AFTER_US, self._groups)]
+        return requests + [self._probe(number, route) for number, route in enumerate(self._routes, count + 1)]
+
+    def _probe(self, number: int, route: Route) -> Request:
+        probe = Work(Room(RequestId(number), 1), self._beginnings[0][:20], 4, (FAKE_EOS,), Sampling(), None)
+        return Request(probe, self._heal_us + PROBE_AFTER_US, route)
 
     def _request(self, number: int) -> Request:
         rng = stream(self._seed, f"request {number}")
         work = self._work(rng, number)
+        groups = stream(self._seed, f"route {number}").choice(self._routes)
         at_us = rng.randint(0, self._spread_us)
         if Fault.BURSTS in self._kinds:
             at_us = self._bursts_us[number % len(self._bursts_us)]
         late_us = {}
         late = rng.random() < 0.3 and Fault.LATE_SUBMITS in self._kinds
-        if late and work.max_tokens > 1 and self._groups != ALONE:  # where one is late, the other answers
-            late_us = {rng.choice(self._groups): 50_000}
+        if late and work.max_tokens > 1 and len(groups) > 1:  # where one is late, the other answers
+            late_us = {rng.choice(groups): 50_000}
         again_us = at_us + rng.choice([0, rng.randint(0, 100_000)])
         comes_again = rng.random() < 0.3 and Fault.DOUBLED_SUBMITS in self._kinds
         leaves_us = at_us + rng.choice([rng.randint(0, 2_000), rng.randint(0, 100_000)])
         leaves = rng.random() < 0.3 and Fault.ABORTS in self._kinds
-        told = rng.choice([self._groups, self._groups, self._groups[:1], self._groups[-1:]])
+        told = rng.choice([groups, groups, groups[:1], groups[-1:]])
         if work.max_tokens == 1 or late_us:  # one is enough, unless it is told before it has heard of the request
-            told = self._groups
+            told = groups
         return Request(
             work,
             at_us,
-            self._groups,
+            groups,
             retries=rng.choice([0, 1, 2]),
             late_us=late_us,
             again_us=again_us if comes_again else None,

@@ -9,6 +9,7 @@ from tandem.core.ids import Room
 from tandem.core.messages import Done, Evicted, Token
 from tandem.core.requests import Reason, Work
 from tandem.sim.content import Content
+from tandem.sim.routes import Route
 
 
 class WrongAnswer(Exception):
@@ -20,7 +21,8 @@ class Answer:
     """What one client has asked for and received, over all attempts."""
 
     work: Work  # the first attempt
-    groups: tuple[str, ...]  # that serve it
+    groups: Route  # that serve the attempt under way
+    since_us: int
     deadline_us: int
     content: Content | None
     attempt: Work  # the one under way
@@ -43,13 +45,18 @@ class Client:
     def __init__(self, content: Callable[[Work], Content] | None = None) -> None:
         self.answers: dict[Room, Answer] = {}  # by the room of the first attempt
         self.evicted = 0
+        self.moved = 0  # attempts that went on with other groups
         self._content = content
 
-    def submitted(self, work: Work, groups: tuple[str, ...], deadline_us: int, retries: int = 0) -> None:
+    def submitted(self, work: Work, groups: Route, now_us: int, deadline_us: int, retries: int = 0) -> None:
         """A request is on its way to its groups, maybe not for the first time."""
         if work.room not in self.answers and work.room.attempt == 1:
             content = self._content(work) if self._content is not None else None
-            self.answers[work.room] = Answer(work, groups, deadline_us, content, work, retries_left=retries)
+            self.answers[work.room] = Answer(work, groups, now_us, deadline_us, content, work, retries_left=retries)
+        answer = self.answer(work.room)
+        if work.room == answer.attempt.room and groups != answer.groups:
+            answer.groups = groups
+            self.moved += 1
 
     def answer(self, room: Room) -> Answer:
         """The answer that any attempt belongs to."""

@@ -38,6 +38,7 @@ class Result:
     requests: int
     aborted: int
     evicted: int
+    moved: int  # attempts that went on with other groups
     unsettled: int  # rooms that keep their pages, as nobody knows whether a failed write still lands
     faults: dict[Fault, int]  # how often each kind acted
 
@@ -68,6 +69,7 @@ def run_case(case: Case, tell: Callable[[str], None] | None = None) -> Result:
         len(client.answers),
         aborted,
         client.evicted,
+        client.moved,
         len(world.unsettled),
         dict(swarm.counts),
     )

@@ -1,4 +1,4 @@
-"""Finds the smallest variant of a failing seed: fewer requests, fewer kinds of faults, fewer ranks."""
+"""Finds the smallest variant of a failing seed: fewer requests, fewer kinds of faults, fewer groups and ranks."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ T = TypeVar("T")
 def shrink(seed: int, failing: Variant, fails: Fails, budget: int = BUDGET) -> Variant:
     """Take away what can go while the seed still `fails` the same way, until nothing more can or the budget is spent.
 
-    Delta debugging (Zeller, Hildebrandt 2002), over requests, kinds and ranks in turn.
+    Delta debugging (Zeller, Hildebrandt 2002), over pairs, ranks, requests and kinds in turn.
     """
     left = budget
     smallest = failing
@@ -33,9 +33,11 @@ def shrink(seed: int, failing: Variant, fails: Fails, budget: int = BUDGET) -> V
 def smaller(seed: int, variant: Variant) -> Iterator[Variant]:
     """Variants with less, the boldest first."""
     case = draw(seed, variant)
+    for pairs in range(1, variant.pairs):
+        yield replace(variant, pairs=pairs)
     for ring in SMALL:
         sizes = tuple(group.size for group in case.cluster.groups)
-        if sum(ring) < sum(sizes):
+        if variant.pairs * sum(ring) < sum(sizes):
             yield replace(variant, ranks=ring)
     for kept in _without_a_part([request.number for request in case.requests]):
         yield replace(variant, only=kept)

@@ -17,10 +17,11 @@ from tandem.core.inputs import Control, Knobs, Submit
 from tandem.core.messages import Cancel, Done, Evicted, Hello, Token
 from tandem.core.requests import Reason, Work
 from tandem.ports import Engine
-from tandem.sim.client import Client
+from tandem.sim.client import Answer, Client
 from tandem.sim.clock import Action, Channel, Clock, Span, between, stream
 from tandem.sim.faults import Fault, Swarm
 from tandem.sim.node import Node
+from tandem.sim.routes import Rerouting, Route
 from tandem.sim.story import tell
 from tandem.sim.ticks import Flooded, Ticks
 
@@ -72,12 +73,13 @@ class World:
         self.pace = cluster.pace
         self.swarm = swarm if swarm is not None else Swarm(seed)
         self.swarm.on_strike = lambda kind: self.say(kind.value)
-        self.unsettled: dict[Room, None] = {}  # a write for them has ended, and may still land
+        self.unsettled: dict[Room, Route] = {}  # a write between these groups has ended, and may still land
         self.tell: Callable[[str], None] | None = None  # is given the run in words
         self.watchers: list[Callable[[Node], None]] = []  # are called when a rank 0 has stepped
         self._hash = hashlib.blake2b(digest_size=8)
         self.ticks = Ticks(self._hash)
         self._cluster = cluster
+        self._rerouting = Rerouting(seed, cluster.groups)
         self._channels: dict[tuple[str, str, str], Channel] = {}
         self._nodes = {
             (group.name, RankId(rank)): self._node(group, RankId(rank), engines)
@@ -165,7 +167,7 @@ class World:
     def submit(
         self,
         work: Work,
-        groups: tuple[str, ...],
+        groups: Route,
         remaining_ms: int = PATIENT_MS,
         late_us: Mapping[str, int] = NOBODY_LATE,
         retries: int = 0,
@@ -174,7 +176,8 @@ class World:
 
         A repeated call sends a duplicate. A failed transfer is tried again, up to `retries` times.
         """
-        self.client.submitted(work, groups, self.clock.now_us + 1000 * remaining_ms, retries)
+        now_us = self.clock.now_us
+        self.client.submitted(work, groups, now_us, now_us + 1000 * remaining_ms, retries)
         serving = groups[:1] if work.max_tokens == 1 else groups
         for group in serving:
             peer = next((other for other in serving if other != group), None)
@@ -185,13 +188,16 @@ class World:
                 self.to_group(group, message)
 
     def cancel(self, work: Work, groups: tuple[str, ...], reason: Reason = Reason.CLIENT_GONE) -> None:
-        """The client left: tell the groups."""
+        """The client left: tell those of the groups that serve it now, or all that do where it went on elsewhere."""
         self.client.left(work, reason)
-        for group in groups:
-            self.to_group(group, Cancel(self.client.answer(work.room).attempt.room, reason))
+        answer = self.client.answer(work.room)
+        for group in [group for group in answer.groups if group in groups] or answer.groups:
+            self.to_group(group, Cancel(answer.attempt.room, reason))
 
     def to_group(self, group: str, message: Submit | Cancel | Control | Knobs) -> None:
         """The router, or an operator through it, speaks to a group's rank 0."""
+        if isinstance(message, Control):
+            self._rerouting.on_order(group, message.order)
         node = self.node(group, LEADER)
         self._channel("router", node.name, "intake").send(lambda: node.on(message))
 
@@ -200,13 +206,27 @@ class World:
         group = node.rank.place.group
         self._hash.update(f"{group} {message}".encode())
 
-        def take() -> None:
-            again = self.client.on_message(group, message)
-            if again is not None:
-                answer = self.client.answer(again.room)
-                self.submit(again, answer.groups, max(0, (answer.deadline_us - self.clock.now_us) // 1000))
+        self._channel(node.name, "router", "intake").send(partial(self._hear, group, message))
 
-        self._channel(node.name, "router", "intake").send(take)
+    def _hear(self, group: str, message: Token | Done | Evicted) -> None:
+        """The router takes a group's word. After a failed transfer the groups tell each other: no Cancel hides that."""
+        again = self.client.on_message(group, message)
+        if again is None:
+            return
+        answer = self.client.answer(again.room)
+        if isinstance(message, Evicted):
+            for serving in answer.groups:
+                self.to_group(serving, Cancel(message.room, Reason.PEER_ENDED))
+        self._go_on(again, answer)
+
+    def _go_on(self, work: Work, answer: Answer) -> None:
+        """Submit the next attempt, which keeps its place in line, to the same groups or to others."""
+        now_us = self.clock.now_us
+        groups = self._rerouting.after(answer.groups)
+        if groups != answer.groups:
+            self.say(f"r{work.room.rid} goes on with {' and '.join(groups)}")
+        aged = msgspec.structs.replace(work, age_ms=(now_us - answer.since_us) // 1000)
+        self.submit(aged, groups, max(0, (answer.deadline_us - now_us) // 1000))
 
     # running and checking
 
@@ -238,22 +258,23 @@ class World:
                 watch(node)
 
     def check_at_rest(self) -> None:
-        """Nothing is left anywhere: rooms, sessions, facts, pages. Rooms of unsettled writes are, on every rank.
+        """Nothing is left anywhere: rooms, sessions, facts, pages. Rooms of unsettled writes are, where they were sent.
 
         A fence could give their pages back, but there is none yet.
         """
-        rooms = len(self.unsettled)
         for node in self.nodes:
+            unsettled = [room for room, groups in self.unsettled.items() if node.rank.place.group in groups]
+            rooms = len(unsettled)
             scheduler = node.rank.scheduler
             pool, size = scheduler.role.pool, node.rank.place.size
             pool.audit()
             counts = pool.counts()
-            kept = sum(len(pool.writable(room)) for room in self.unsettled)
+            kept = sum(len(pool.writable(room)) for room in unsettled)
             left = {
                 "queues": tuple(scheduler.role.lengths()) != (rooms, 0, 0),
-                "held rooms": [room for room in self.unsettled if not pool.held(room)],
+                "held rooms": [room for room in unsettled if not pool.held(room)],
                 "sessions": node.rank.courier.open_rooms() != rooms,
-                "routers": set(node.routers) - set(self.unsettled),
+                "routers": set(node.routers) - set(unsettled),
                 "facts": node.store.entries > rooms * (1 + size),
                 "pages": pool.num_pages - counts["free"] - counts.get("cached", 0) - kept,
                 "votes": len(scheduler.votes) > rooms,

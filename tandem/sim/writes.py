@@ -42,7 +42,7 @@ def post(node: "Node", effect: Post) -> None:
         world.clock.after(between(node.rng, (0, landing_us)), partial(told, result))
 
     if unsettled:
-        world.unsettled[effect.room] = None
+        world.unsettled[effect.room] = (node.rank.place.group, effect.peer)
         world.clock.after(landing_us, partial(told, Written.FAILED_UNSETTLED))
         late_us = landing_us + between(node.rng, (0, MOST_LATE_US))
         world.clock.after(late_us, partial(_land, effect, landing, node, peer))

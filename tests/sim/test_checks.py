@@ -34,7 +34,7 @@ def node() -> Node:
     limits = Limits(page_size=4, num_pages=8, context=64, host_pages=8)
     world = World(1, Cluster(GROUPS, limits), build_engine, Client(content_of))
     for room, salt in ((MINE, "a"), (OTHER, "b")):
-        world.client.submitted(work(room, salt), PAIR, 1_000_000)
+        world.client.submitted(work(room, salt), PAIR, 0, 1_000_000)
     return world.node("d0", RankId(0))
 
 
@@ -115,13 +115,27 @@ def test_a_page_that_nobody_wrote_is_not_read(node: Node):
         node.ledger.begin(row(hold(node, MINE, 1), 2))
 
 
+def flush_before_it_comes(node: Node) -> None:
+    for tick, arrival in enumerate((Control(Order.FLUSH), Submit(work(), 1_000))):
+        node.orders.check(node.rank, [Frame(Tick(tick), NO_SLOT, 0, (arrival,))])
+
+
 def test_what_was_written_before_a_flush_is_not_read_by_who_came_later(node: Node):
     pages = hold(node, MINE, 1)
     node.ledger.wrote(MINE, pages)
-    for tick, arrival in enumerate((Control(Order.FLUSH), Submit(work(), 1_000))):
-        node.orders.check(node.rank, [Frame(Tick(tick), NO_SLOT, 0, (arrival,))])
+    flush_before_it_comes(node)
     with pytest.raises(WrongContent, match="before a flush"):
         node.ledger.begin(row(pages, 2))
+
+
+def test_what_comes_back_from_host_memory_is_as_old_as_it_was(node: Node):
+    pages, others, copies = hold(node, MINE, 1), hold(node, MINE, 1), hold_on_host(node, MINE)
+    node.ledger.wrote(MINE, pages)
+    node.ledger.copied(BackUp(MINE, pages, copies))
+    flush_before_it_comes(node)
+    node.ledger.copied(Restore(MINE, copies, others))
+    with pytest.raises(WrongContent, match="before a flush"):
+        node.ledger.begin(row(others, 2))
 
 
 # what operators said
@@ -150,7 +164,7 @@ def test_a_paused_group_launches_nothing_until_it_is_resumed(node: Node):
 @pytest.fixture
 def client() -> Client:
     client = Client(content_of)
-    client.submitted(work(), PAIR, 1_000_000, retries=1)
+    client.submitted(work(), PAIR, 0, 1_000_000, retries=1)
     return client
 
 

@@ -22,12 +22,13 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     only: tuple[int, ...] | None = None
     without: tuple[Fault, ...] = ()
     ranks: tuple[int, int] | None = None
+    pairs: int = 1
     needs: tuple[Fault, ...] = ()  # kinds that must act, for the same reason
 
     @property
     def variant(self) -> Variant:
-        """What is left out."""
-        return Variant(self.only, self.without, self.ranks)
+        """What is left out, or there more than once."""
+        return Variant(self.only, self.without, self.ranks, self.pairs)
 
 
 KEPT = {path.stem: msgspec.json.decode(path.read_bytes(), type=Kept) for path in SEEDS}

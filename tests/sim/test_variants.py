@@ -45,15 +45,20 @@ def test_other_rings_get_the_same_requests():
         WHOLE,
         Variant(only=()),
         Variant(only=(3, 7), without=(Fault.STALLS, Fault.ABORTS), ranks=(2, 1)),
+        Variant(pairs=2),
     ],
 )
 def test_a_command_line_says_all_of_a_variant(variant: Variant):
     words = simulate.command(7, variant).split()
-    flags = dict(zip(words[4::2], words[5::2], strict=True))
     assert words[:4] == ["tandem", "sim", "--seed", "7"]
-    assert (
-        simulate.parse_variant(flags.get("--only", ""), flags.get("--without", ""), flags.get("--ranks", "")) == variant
-    )
+    assert read(words[4:]) == variant
+
+
+def read(words: list[str]) -> Variant:
+    """As the command line is read."""
+    flags = dict(zip(words[::2], words[1::2], strict=True))
+    only, without, ranks = (flags.get(name, "") for name in ("--only", "--without", "--ranks"))
+    return simulate.parse_variant(only, without, ranks, int(flags.get("--pairs", "1")))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +73,7 @@ def test_a_command_line_says_all_of_a_variant(variant: Variant):
 )
 def test_a_flag_that_cannot_be_read_is_named(flags: tuple[str, str, str], named: str):
     with pytest.raises(ConfigError, match=named):
-        simulate.parse_variant(*flags)
+        simulate.parse_variant(*flags, pairs=1)
 
 
 def test_shrinking_leaves_what_is_needed():
@@ -99,9 +104,8 @@ def test_a_planted_mistake_shrinks_to_a_few_requests(
 ):
     quiet_when_anyone_is(monkeypatch)
     assert simulate.run(range(1)) == 1
-    command = capsys.readouterr().err.splitlines()[-1].partition("tandem sim ")[2].split()
-    flags = dict(zip(command[::2], command[1::2], strict=False))
-    variant = simulate.parse_variant(flags.get("--only", ""), flags.get("--without", ""), flags.get("--ranks", ""))
+    command = capsys.readouterr().err.splitlines()[-1].partition("tandem sim --seed 0 ")[2]
+    variant = read(command.removesuffix("--tell").split())
     assert len(draw(0, variant).requests) <= 3
     with pytest.raises(Exception, match="given them away"):
         run_seed(0, variant)

@@ -46,7 +46,7 @@ def salts_are_ignored(patch: Patch) -> None:
 
 
 def a_hit_may_cover_the_whole_prompt(patch: Patch) -> None:
-    """Decode waits for the transfer of a prompt of which it needs nothing."""
+    """Decode grants nothing for a prompt that it has whole, and prefill refuses such a grant."""
     patch.setattr(Holdings, "most_reused", lambda held, request: len(request.work.prompt) // held.pool.page_size)
 
 

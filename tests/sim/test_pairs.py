@@ -1,0 +1,217 @@
+"""Two groups of each role share the requests: any two serve one, and what they give up goes on with others."""
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+from mistakes.memory import quiet_when_anyone_is
+
+from kvtransfer.peers import Peers
+from tandem.core.config import Group, Limits, RoleName
+from tandem.core.errors import Divergence
+from tandem.core.events import PeerLost, PeerOpened
+from tandem.core.ids import RankId, RequestId, Room
+from tandem.core.inputs import Control, Order, Submit
+from tandem.core.messages import Cancel, Evicted
+from tandem.core.requests import Reason, Sampling, Work
+from tandem.sim.case import Request, Variant, draw
+from tandem.sim.client import Client
+from tandem.sim.oracle import StrayAccess
+from tandem.sim.routes import Rerouting, routes
+from tandem.sim.run import Result, build_engine, content_of, simulate
+from tandem.sim.shrink import shrink
+from tandem.sim.world import Cluster, World
+
+TWO = Variant(pairs=2)
+SEEDS = range(306, 342)
+GROUPS = (
+    Group(RoleName.PREFILL, "p0", (8,)),
+    Group(RoleName.DECODE, "d0", (4, 4)),
+    Group(RoleName.PREFILL, "p1", (5, 3)),
+    Group(RoleName.DECODE, "d1", (8,)),
+)
+ROUTES = (("p0", "d0"), ("p0", "d1"), ("p1", "d0"), ("p1", "d1"))
+WORK = Work(Room(RequestId(1), 1), (72, 105, 33), 6, (), Sampling(), None)
+
+
+# whole runs
+
+
+@pytest.fixture(scope="module")
+def results() -> list[Result]:
+    """One of each seed."""
+    return [run(seed) for seed in SEEDS]
+
+
+def run(seed: int) -> Result:
+    try:
+        return simulate(seed, TWO)
+    except Exception as error:
+        error.add_note(f"reproduce and shrink with: tandem sim --seed {seed} --pairs 2")
+        raise
+
+
+def test_every_seed_ends_well_with_two_pairs(results: list[Result]):
+    assert [result.seed for result in results] == list(SEEDS)
+
+
+def test_runs_with_two_pairs_cover_what_they_are_meant_to(results: list[Result]):
+    assert sum(result.moved for result in results) > 10
+    assert sum(result.evicted for result in results) > 5
+    assert sum(result.unsettled for result in results) > 2
+    assert sum(result.aborted for result in results) > 20
+
+
+def test_a_mistake_with_pages_is_found_with_two_pairs_too(monkeypatch: pytest.MonkeyPatch):
+    quiet_when_anyone_is(monkeypatch)
+    with pytest.raises(StrayAccess, match="given them away"):
+        simulate(0, TWO)
+
+
+def test_a_mistake_that_one_pair_hides_is_found(monkeypatch: pytest.MonkeyPatch):
+    known_by_rank_alone(monkeypatch)
+    simulate(0)
+    with pytest.raises(KeyError, match="'p0', 2"):  # p1 has such a rank
+        simulate(0, TWO)
+
+
+def known_by_rank_alone(patch: pytest.MonkeyPatch) -> None:
+    """Open peers of all groups are kept in one table."""
+    on_event, route = Peers.on_event, Peers.route
+
+    def mixed(self: Peers, event: PeerOpened | PeerLost) -> None:
+        match event:
+            case PeerOpened(hello=hello):
+                on_event(self, PeerOpened(msgspec.structs.replace(hello, group="")))
+            case PeerLost(rank=rank):
+                on_event(self, PeerLost("", rank))
+
+    patch.setattr(Peers, "on_event", mixed)
+    patch.setattr(Peers, "route", lambda self, group, first, last: route(self, "", first, last))
+
+
+# what is drawn
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_more_pairs_change_only_who_serves_whom(seed: int):
+    one, two = draw(seed), draw(seed, TWO)
+    first = len(one.cluster.groups)
+    assert two.cluster.groups[:first] == one.cluster.groups
+    assert [group.role for group in two.cluster.groups[first:]] == [group.role for group in one.cluster.groups]
+    assert (two.kinds, two.cluster.limits, two.heal_us) == (one.kinds, one.cluster.limits, one.heal_us)
+    both = zip(one.requests, two.requests, strict=False)
+    assert all(wherever(first) == wherever(second) for first, second in both)
+
+
+def wherever(request: Request) -> Request:
+    """What a client asks for, and when, whoever serves it."""
+    return replace(request, groups=(), told=(), late_us=dict.fromkeys(range(len(request.late_us))))
+
+
+def test_any_two_groups_serve_a_request():
+    case = next(case for case in map(draw_two, range(20)) if len(case.cluster.groups) == 4 and len(case.requests) > 20)
+    assert {request.groups for request in case.requests} == set(ROUTES)
+    assert all(set(request.told) <= set(request.groups) for request in case.requests)
+    assert [request.groups for request in case.requests[-4:]] == list(ROUTES)  # after the heal, to see that all serve
+
+
+def draw_two(seed: int):
+    return draw(seed, TWO)
+
+
+def test_colocated_groups_are_routes_of_their_own():
+    alone = Group(RoleName.COLOCATED, "c0", (8,))
+    assert routes((*GROUPS, alone)) == (("c0",), *ROUTES)
+
+
+def test_shrinking_takes_pairs_away_that_are_not_needed():
+    assert shrink(1, TWO, lambda variant: True).pairs == 1
+    assert shrink(1, TWO, lambda variant: variant.pairs == 2).pairs == 2
+
+
+# what the router does
+
+
+def chosen(rerouting: Rerouting, before: tuple[str, ...]) -> set[tuple[str, ...]]:
+    return {rerouting.after(before) for _ in range(100)}
+
+
+def test_the_next_attempt_goes_to_any_groups_but_drained_ones():
+    rerouting = Rerouting(1, GROUPS)
+    assert chosen(rerouting, ("p0", "d0")) == set(ROUTES)
+    rerouting.on_order("p0", Order.DRAIN)
+    assert chosen(rerouting, ("p1", "d0")) == {("p1", "d0"), ("p1", "d1")}
+    rerouting.on_order("p0", Order.RESUME)
+    assert chosen(rerouting, ("p1", "d0")) == set(ROUTES)
+
+
+def test_a_drained_group_goes_on_with_what_it_has_begun():
+    rerouting = Rerouting(1, GROUPS)
+    rerouting.on_order("p0", Order.DRAIN)
+    assert chosen(rerouting, ("p0", "d0")) == {("p0", "d0"), ("p1", "d0"), ("p1", "d1")}
+
+
+class Router:
+    """A world in which nothing reaches the groups: what the router would tell them is kept."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        limits = Limits(page_size=4, num_pages=8, context=64)
+        self.world = World(1, Cluster(GROUPS, limits), build_engine, Client(content_of))
+        self.told: list[tuple[str, Submit | Cancel | Control]] = []
+        monkeypatch.setattr(self.world, "to_group", lambda group, message: self.told.append((group, message)))
+        self.world.submit(WORK, ("p0", "d0"))
+        self.told.clear()
+
+    def goes_on(self, *groups: str) -> None:
+        """The request is evicted, and its next attempt is given to these groups."""
+        vars(self.world)["_rerouting"].after = lambda before: groups
+        self.world.to_client(self.world.node("d0", RankId(0)), Evicted(WORK.room))
+        self.world.run()
+
+
+@pytest.fixture
+def router(monkeypatch: pytest.MonkeyPatch) -> Router:
+    return Router(monkeypatch)
+
+
+def test_groups_that_evict_hear_that_it_is_over_and_others_get_the_next_attempt(router: Router):
+    router.goes_on("p1", "d0")
+    over = Cancel(WORK.room, Reason.PEER_ENDED)
+    assert router.told[:2] == [("p0", over), ("d0", over)]
+    submits = [(group, message.work) for group, message in router.told[2:] if isinstance(message, Submit)]
+    assert [(group, work.room, work.peer) for group, work in submits] == [
+        ("p1", Room(WORK.room.rid, 2), "d0"),
+        ("d0", Room(WORK.room.rid, 2), "p1"),
+    ]
+
+
+def test_a_later_attempt_keeps_its_place_in_line(router: Router):
+    router.world.clock.at(7_000, lambda: router.goes_on("p1", "d1"))
+    router.world.run()
+    _, submit = router.told[-1]
+    assert isinstance(submit, Submit)
+    assert submit.work.age_ms >= 7
+
+
+@pytest.mark.parametrize(
+    ("told", "hear"), [(("p1", "d0"), ["p1", "d0"]), (("p0", "d0"), ["d0"]), (("p0",), ["p1", "d0"])]
+)
+def test_a_client_that_leaves_tells_groups_that_serve_it_now(router: Router, told: tuple[str, ...], hear: list[str]):
+    router.goes_on("p1", "d0")
+    router.told.clear()
+    router.world.cancel(WORK, told)
+    left = Cancel(Room(WORK.room.rid, 2), Reason.CLIENT_GONE)
+    assert router.told == [(group, left) for group in hear]
+
+
+# what is left at the end
+
+
+def test_a_room_of_an_unsettled_write_stays_where_it_was_served(monkeypatch: pytest.MonkeyPatch):
+    world = Router(monkeypatch).world
+    world.run()
+    world.check_at_rest()
+    world.unsettled[WORK.room] = ("p1", "d1")
+    with pytest.raises(Divergence, match=r"p1\.0 is not at rest, 1 rooms are unsettled"):
+        world.check_at_rest()
