@@ -131,18 +131,17 @@ class Scheduler:
         return self.role.on_submit(submit, now_ms) if refusal is None else self.role.refuse(submit.work, refusal)
 
     def _refusal(self, room: Room) -> Reason | None:
-        """Who comes back is let in where a new request is not: its client has a part of its answer."""
-        back = self._was_here(room)
+        """Who comes back is let in where a new request is not: its client may have a part of its answer."""
+        back = self._comes_back(room)
         if self.controls.draining and not back:
             return Reason.DRAINING
         rooms = self.role.lengths()[0]
         most = self._limits.most_rooms if back else self._limits.max_rooms
         return Reason.QUEUE_FULL if rooms >= most else None
 
-    def _was_here(self, room: Room) -> bool:
-        """Whether it comes back from an attempt that this group gave up."""
-        before = Room(room.rid, room.attempt - 1)
-        return before in self._ended or self.role.knows(before)
+    def _comes_back(self, room: Room) -> bool:
+        """Whether an earlier attempt was given up: here, elsewhere, or before this group had heard of it."""
+        return room.attempt > 1
 
     def _remember(self, notes: Sequence[Note]) -> None:
         for note in notes:

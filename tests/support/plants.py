@@ -117,6 +117,7 @@ PLANTS = (
     Plant(orders.a_pause_holds_one_slot_only, Disobeyed, "launched", 18),
     Plant(orders.a_drain_refuses_what_the_group_gave_up, WrongAnswer, "DRAINING", 127),
     Plant(orders.a_drain_refuses_what_is_still_leaving, WrongAnswer, "DRAINING", 127),
+    Plant(orders.a_drain_refuses_what_it_never_had, WrongAnswer, "DRAINING", 4134),
     Plant(orders.a_pause_stops_the_back_off, Flooded, "spins", 40),
     Plant(orders.knobs_are_turned_on_arrival, Divergence, "digest", 4),
     Plant(alone.recomputation_tells_all_tokens_again, WrongAnswer, "told it before", 72),

@@ -44,16 +44,26 @@ def a_pause_holds_one_slot_only(patch: Patch) -> None:
 
 def a_drain_refuses_what_the_group_gave_up(patch: Patch) -> None:
     """A drained group takes a request that it has evicted itself for a new one."""
-    patch.setattr(Scheduler, "_was_here", lambda scheduler, room: False)
+    patch.setattr(Scheduler, "_comes_back", lambda scheduler, room: False)
 
 
 def a_drain_refuses_what_is_still_leaving(patch: Patch) -> None:
     """A drained group knows its earlier requests only once they have given all their pages back."""
 
-    def was_here(scheduler: Scheduler, room: Room):
+    def has_gone(scheduler: Scheduler, room: Room):
         return Room(room.rid, room.attempt - 1) in scheduler._ended
 
-    patch.setattr(Scheduler, "_was_here", was_here)
+    patch.setattr(Scheduler, "_comes_back", has_gone)
+
+
+def a_drain_refuses_what_it_never_had(patch: Patch) -> None:
+    """A drained group takes a later attempt for a new request when it has not heard of the earlier one."""
+
+    def was_here(scheduler: Scheduler, room: Room):
+        before = Room(room.rid, room.attempt - 1)
+        return before in scheduler._ended or scheduler.role.knows(before)
+
+    patch.setattr(Scheduler, "_comes_back", was_here)
 
 
 def knobs_are_turned_on_arrival(patch: Patch) -> None:
