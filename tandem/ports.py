@@ -20,6 +20,11 @@ class Memory(Protocol):
         """Where it lies."""
         ...
 
+    @property
+    def memfd(self) -> int | None:
+        """A file with this memory, `region.base` first, for processes of this host to read; None: it is ours alone."""
+        ...
+
     def block(self, layer: LayerId, page: PageId) -> memoryview:
         """The bytes of one page of one layer, writable, without a copy."""
         ...

@@ -24,12 +24,13 @@ def build_engine(
     num_pages: int,
     dtype: str = "auto",
     threads: int = 1,
+    shared: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """The engine for the layers [first, last) of a model, with an empty page pool.
 
-    `dtype` is float32, bfloat16 or auto. All engines of a process have the same `threads`. `progress` hears (tensors
-    loaded, tensors to load). Raises ConfigError.
+    `dtype` is float32, bfloat16 or auto. All engines of a process have the same `threads`. Other processes may read a
+    `shared` pool by its memfd. `progress` hears (tensors loaded, tensors to load). Raises ConfigError.
     """
     first, last = layers
     if not 0 <= first < last <= shape.layers:
@@ -39,7 +40,7 @@ def build_engine(
     if threads < 1:
         raise ConfigError(f"threads is {threads}: it must be at least 1")
     dtype = resolve_dtype(dtype)
-    memory = PageMemory(layers, num_pages, block_bytes(shape, dtype, page_size))
+    memory = PageMemory(layers, num_pages, block_bytes(shape, dtype, page_size), shared=shared)
     if shape.is_fake:
         return FakeEngine(memory, page_size=page_size, last=last == shape.layers, context=shape.context)
     import torch

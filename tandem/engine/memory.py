@@ -1,7 +1,10 @@
 """The memory of one rank: a page pool that peers are given the address of, and host pages for who must make room."""
 
+import contextlib
+import fcntl
 import math
 import mmap
+import os
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,19 +15,31 @@ from tandem.core.ids import LayerId, PageId
 from tandem.core.messages import Region
 from tandem.ports import Memory
 
+F_SEAL_FUTURE_WRITE = 0x10
+"""As in linux/fcntl.h (5.1): who maps the file from now on cannot write it. Python has no name for it."""
+SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | F_SEAL_FUTURE_WRITE | fcntl.F_SEAL_SEAL
+
 
 class PageMemory:
     """Fits `ports.Memory`: [layers, num_pages, block_bytes] bytes, page aligned, zero until written.
 
-    The operating system gives a page when it is first touched, so a large pool costs nothing until it fills.
+    The operating system gives a page when it is first touched, so a large pool costs nothing until it fills. A shared
+    pool has a `memfd`, with which other processes may read it: none can write it or change its size.
     """
 
-    def __init__(self, layers: tuple[LayerId, LayerId], num_pages: int, block_bytes: int) -> None:
+    def __init__(
+        self, layers: tuple[LayerId, LayerId], num_pages: int, block_bytes: int, *, shared: bool = False
+    ) -> None:
         first, last = layers
         size = (last - first) * num_pages * block_bytes
         if size < 1:
             raise ConfigError(f"num-pages is {num_pages}: {last - first} layers of it make an empty page pool")
-        self._map = _map_memory(size, f"num-pages is {num_pages}")
+        told = f"num-pages is {num_pages}"
+        self.memfd: int | None = None
+        if shared:
+            self.memfd, self._map = _share_memory(size, told)
+        else:
+            self._map = _map_memory(size, told)
         self.buffer = memoryview(self._map)
         """All bytes, writable; for np.frombuffer and torch.frombuffer."""
         base = int(np.frombuffer(self._map, np.uint8).ctypes.data)
@@ -40,10 +55,14 @@ class PageMemory:
         """Give the memory back. Raises BufferError while a view of it is alive."""
         self.buffer.release()
         self._map.close()
+        if self.memfd is not None:
+            os.close(self.memfd)
 
 
 class PlainMemory:
     """The same face over a NumPy array, at an address that the caller makes up: for simulators."""
+
+    memfd = None
 
     def __init__(self, layers: tuple[LayerId, LayerId], num_pages: int, block_bytes: int, base: int = 0) -> None:
         first, last = layers
@@ -103,6 +122,21 @@ def _map_memory(size: int, told: str) -> mmap.mmap:
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     except (OSError, OverflowError, ValueError) as error:
         raise ConfigError(f"{told}: no room for its {size} bytes, {error}; give less") from error
+
+
+def _share_memory(size: int, told: str) -> tuple[int, mmap.mmap]:
+    """The same in a file without a name, sealed so that this map stays the only one that can write it."""
+    try:
+        with contextlib.ExitStack() as undo:
+            file = os.memfd_create("tandem pages", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            undo.callback(os.close, file)
+            os.ftruncate(file, size)
+            there = mmap.mmap(file, size, flags=mmap.MAP_SHARED)
+            fcntl.fcntl(file, fcntl.F_ADD_SEALS, SEALS)
+            undo.pop_all()
+    except (OSError, OverflowError, ValueError) as error:
+        raise ConfigError(f"{told}: no shared memory for its {size} bytes, {error}; give less") from error
+    return file, there
 
 
 def block_slice(region: Region, layer: LayerId, page: PageId) -> slice:

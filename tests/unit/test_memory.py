@@ -1,7 +1,10 @@
 """The page pool and the host pages: real addresses, exact copies, nothing committed until it is touched."""
 
 import ctypes
+import mmap
+import os
 import resource
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -15,7 +18,10 @@ LAYERS = (LayerId(3), LayerId(5))
 PAGES, BLOCK = 7, 48
 
 
-@pytest.fixture(params=[PageMemory, PlainMemory])
+SharedMemory = partial(PageMemory, shared=True)
+
+
+@pytest.fixture(params=[PageMemory, SharedMemory, PlainMemory], ids=["own", "shared", "plain"])
 def memory(request: pytest.FixtureRequest) -> PageMemory | PlainMemory:
     return request.param(LAYERS, PAGES, BLOCK)
 
@@ -38,8 +44,9 @@ def test_blocks_lie_where_the_region_says(memory: PageMemory | PlainMemory) -> N
     assert [b - a for a, b in pairwise(addresses)] == [BLOCK] * (len(spots) - 1)
 
 
-def test_the_region_is_a_real_address() -> None:
-    memory = PageMemory(LAYERS, PAGES, BLOCK)
+@pytest.mark.parametrize("make", [PageMemory, SharedMemory], ids=["own", "shared"])
+def test_the_region_is_a_real_address(make: partial[PageMemory]) -> None:
+    memory = make(LAYERS, PAGES, BLOCK)
     assert memory.region.base % resource.getpagesize() == 0
     memory.block(LayerId(4), PageId(2))[:5] = b"hello"
     assert ctypes.string_at(memory.region.address(LayerId(4), PageId(2)), 5) == b"hello"
@@ -56,9 +63,10 @@ def resident_bytes() -> int:
         return int(statm.read().split()[1]) * resource.getpagesize()
 
 
-def test_a_large_pool_costs_nothing_until_it_is_touched() -> None:
+@pytest.mark.parametrize("make", [PageMemory, SharedMemory], ids=["own", "shared"])
+def test_a_large_pool_costs_nothing_until_it_is_touched(make: partial[PageMemory]) -> None:
     before = resident_bytes()
-    memory = PageMemory(LAYERS, 4096, 128 * 1024)  # 1 GiB
+    memory = make(LAYERS, 4096, 128 * 1024)  # 1 GiB
     memory.block(LayerId(4), PageId(4095))[:] = bytes(128 * 1024)
     assert resident_bytes() - before < 64 * 2**20
     memory.close()
@@ -76,10 +84,35 @@ def test_close_refuses_while_somebody_looks() -> None:
         memory.block(LayerId(3), PageId(0))
 
 
-def test_a_pool_beyond_the_machine_is_the_operators_mistake() -> None:
+@pytest.mark.parametrize("make", [PageMemory, SharedMemory], ids=["own", "shared"])
+def test_a_pool_beyond_the_machine_is_the_operators_mistake(make: partial[PageMemory]) -> None:
     for pages in (0, 2**62):
         with pytest.raises(ConfigError, match="num-pages"):
-            PageMemory(LAYERS, pages, BLOCK)
+            make(LAYERS, pages, BLOCK)
+
+
+def test_others_read_a_shared_pool_as_it_changes_and_can_do_nothing_else() -> None:
+    memory = SharedMemory(LAYERS, PAGES, BLOCK)
+    assert memory.memfd is not None
+    there = mmap.mmap(memory.memfd, 0, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ)
+    start = memory.region.address(LayerId(4), PageId(2)) - memory.region.base
+    memory.block(LayerId(4), PageId(2))[:5] = b"hello"
+    assert there[start : start + 5] == b"hello"
+    with pytest.raises(PermissionError):
+        mmap.mmap(memory.memfd, 0)
+    with pytest.raises(PermissionError):
+        os.pwrite(memory.memfd, b"x", 0)
+    for length in (0, 2 * len(there)):
+        with pytest.raises(PermissionError):
+            os.ftruncate(memory.memfd, length)
+    memory.close()
+    with pytest.raises(OSError):
+        os.fstat(memory.memfd)
+
+
+def test_a_pool_that_is_not_shared_is_nobody_elses() -> None:
+    assert PageMemory(LAYERS, PAGES, BLOCK).memfd is None
+    assert PlainMemory(LAYERS, PAGES, BLOCK).memfd is None
 
 
 # host pages
