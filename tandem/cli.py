@@ -20,6 +20,7 @@ from tandem.core.config import (
     RoleName,
     RouterOptions,
     check_limits,
+    check_transport,
     parse_partition,
     split_layers,
 )
@@ -34,7 +35,7 @@ LIMITS = Limits()
 PAIR_FLAGS = (
     *("prefill_groups", "prefill_pp", "prefill_pp_partition"),
     *("decode_groups", "decode_pp", "decode_pp_partition"),
-    *("host_pages", "transfer_consensus"),
+    *("host_pages", "transfer_consensus", "disaggregation_transfer_backend"),
 )
 COLOCATED_FLAGS = ("groups", "pp", "pp_partition")
 
@@ -70,6 +71,7 @@ def up(
     prefix_cache: flags.PrefixCache = LIMITS.prefix_cache,
     host_pages: flags.HostPages = LIMITS.host_pages,
     transfer_consensus: flags.TransferConsensus = LIMITS.transfer_consensus,
+    disaggregation_transfer_backend: flags.TransferBackend = "mooncake",
     num_pages: Annotated[int | None, Option(min=1, help="Per group. (Default: 65,536 tokens, if they fit.)")] = None,
     host: Annotated[str, Option(help="Address to serve on.")] = "127.0.0.1",
     port: flags.Port = 8000,
@@ -82,21 +84,17 @@ def up(
 ) -> int:
     """Run a whole cluster on this machine until Ctrl-C."""
     from tandem.local import cluster
-    from tandem.local.wanted import Ring, Wanted
+    from tandem.local.wanted import Wanted, rings_of
 
     check_kind(context)
-    alone = Ring(role=RoleName.COLOCATED, groups=groups, pp_size=pp, partition=pp_partition)
-    pair = (
-        Ring(role=RoleName.PREFILL, groups=prefill_groups, pp_size=prefill_pp, partition=prefill_pp_partition),
-        Ring(role=RoleName.DECODE, groups=decode_groups, pp_size=decode_pp, partition=decode_pp_partition),
-    )
     wanted = Wanted(
         model=model or bundled_model(),
         served_model_name=served_model_name,
-        rings=(alone,) if colocated else pair,
+        rings=rings_of(context.params),
         limits=limits_of(context.params),
         num_pages=num_pages,
         dtype=dtype,
+        transfer_backend=disaggregation_transfer_backend,
         host=host,
         port=port,
         admin_port=admin_port,
@@ -146,6 +144,7 @@ def rank_command(
     transfer_consensus: flags.TransferConsensus = LIMITS.transfer_consensus,
     http_host: Annotated[str, Option(help="Address of /livez, /readyz and /state.")] = "127.0.0.1",
     http_port: flags.Port = 0,
+    disaggregation_transfer_backend: flags.TransferBackend = "mooncake",
     transport_protocol: Annotated[Literal["tcp", "rdma"], Option(help="How Mooncake moves the KV cache.")] = "tcp",
     transport_device: Annotated[str, Option(help="RDMA device, such as mlx5_0. (Default: found by itself.)")] = "",
     dump_dir: flags.DumpDir = "",
@@ -181,6 +180,7 @@ def rank_options(role: RoleName, given: Mapping[str, Any]) -> RankOptions:
         secret_file=given["cluster_secret_file"],
         http_host=given["http_host"],
         http_port=given["http_port"],
+        transfer_backend=given["disaggregation_transfer_backend"],
         transport_protocol=given["transport_protocol"],
         transport_device=given["transport_device"],
         dump_dir=given["dump_dir"],
@@ -208,6 +208,7 @@ def serve_rank(options: RankOptions) -> int:
     from tandem.runtime.places import check_file, check_folder
 
     check_file("--cluster-secret-file", options.secret_file)
+    check_transport(options)
     check_folder("--dump-dir", options.dump_dir)
     check_folder("--record-dir", options.record_dir)
     match options.group.role:

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from typer import Option
 
 from tandem.core.commands import REGISTRY_URL
+from tandem.core.config import TransferBackend as Backend
 from tandem.core.config import TransferConsensus as Consensus
 
 MAX_GROUPS = 64
@@ -28,6 +29,9 @@ DynamicChunking = Annotated[
     bool, Option("--dynamic-chunking", help="Prefill: fit the chunks so that all take the same time.")
 ]
 TransferConsensus = Annotated[Consensus, Option(help="How the ranks of a group agree on the state of a transfer.")]
+TransferBackend = Annotated[
+    Backend, Option(help="What moves the KV cache. shm: between processes of one host that share the run directory.")
+]
 Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
 TimerScale = Annotated[
     float, Option(min=0.01, max=1000, help="Multiplies the times after which somebody counts as failed.")

@@ -28,6 +28,8 @@ class RoleName(enum.Enum):
 
 TransferConsensus = Literal["store", "ring"]
 """How a group agrees on landed, failed and quiet transfers: by the PPConsensusStore, or by two-pass ring votes."""
+TransferBackend = Literal["mooncake", "shm"]
+"""What moves the KV cache: Mooncake's engine over RDMA or TCP, or copies between processes of one host."""
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -77,6 +79,7 @@ class Topology(msgspec.Struct, frozen=True):
     groups: tuple[Group, ...]
     limits: Limits
     dtype: str = "auto"
+    transfer_backend: TransferBackend = "mooncake"
     host: str = "127.0.0.1"
     port: int = 8000
     admin_port: int = 0
@@ -147,12 +150,25 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     http_host: str = "127.0.0.1"
     http_port: int = 0
+    transfer_backend: TransferBackend = "mooncake"
     transport_protocol: Literal["tcp", "rdma"] = "tcp"
     transport_device: str = ""
     dump_dir: str = ""  # where flight records go; empty: below the user's state directory
     record_dir: str = ""  # where whole epochs are recorded; empty: they are not
     supervised: bool = False  # exit when standard input closes
     timer_scale: float = 1.0  # multiplies failure timers
+
+
+def check_transport(options: RankOptions) -> None:
+    """Raises ConfigError for an order to Mooncake where another backend moves the KV cache: it would do nothing."""
+    if options.transfer_backend == "mooncake":
+        return
+    for field, default in (("transport_protocol", "tcp"), ("transport_device", "")):
+        if getattr(options, field) != default:
+            raise ConfigError(
+                f"--{field.replace('_', '-')} has no meaning with --disaggregation-transfer-backend "
+                f"{options.transfer_backend}: leave it out, or use mooncake"
+            )
 
 
 class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):

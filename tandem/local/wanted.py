@@ -3,11 +3,22 @@
 import os
 import re
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
-from tandem.core.config import Group, Limits, RoleName, Topology, check_limits, parse_partition, split_layers
+from tandem.core.config import (
+    Group,
+    Limits,
+    RoleName,
+    Topology,
+    TransferBackend,
+    check_limits,
+    parse_partition,
+    split_layers,
+)
 from tandem.core.errors import ConfigError
 from tandem.core.requests import pages_for
 from tandem.engine.load import default_num_pages, resolve_dtype
@@ -40,6 +51,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     num_pages: int | None = None
     served_model_name: str = ""
     dtype: str = "auto"
+    transfer_backend: TransferBackend = "mooncake"
     host: str = "127.0.0.1"
     port: int = 8000
     admin_port: int = 0
@@ -62,10 +74,33 @@ def topology_of(wanted: Wanted) -> Topology:
         groups=groups,
         limits=check_limits(msgspec.structs.replace(wanted.limits, num_pages=num_pages, context=shape.context)),
         dtype=wanted.dtype,
+        transfer_backend=wanted.transfer_backend,
         host=wanted.host,
         port=wanted.port,
         admin_port=wanted.admin_port,
         registry_url=wanted.registry_url,
+    )
+
+
+def rings_of(given: Mapping[str, Any]) -> tuple[Ring, ...]:
+    """What the flags of `up` say about groups, by their names."""
+    if given["colocated"]:
+        return (
+            Ring(
+                role=RoleName.COLOCATED,
+                groups=given["groups"],
+                pp_size=given["pp"],
+                partition=given["pp_partition"],
+            ),
+        )
+    return tuple(
+        Ring(
+            role=role,
+            groups=given[f"{role.value}_groups"],
+            pp_size=given[f"{role.value}_pp"],
+            partition=given[f"{role.value}_pp_partition"],
+        )
+        for role in (RoleName.PREFILL, RoleName.DECODE)
     )
 
 

@@ -1,5 +1,7 @@
 """What a rank computes with and keeps and moves KV with, before it knows anybody."""
 
+import itertools
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import msgspec
@@ -7,11 +9,13 @@ import msgspec
 from kvtransfer.transports.faulty import with_faults
 from kvtransfer.transports.mooncake import MooncakeTransport
 from kvtransfer.transports.nowhere import NoTransport
+from kvtransfer.transports.shm import ShmTransport
 from tandem.core.config import Limits, RankOptions, RoleName
 from tandem.engine.load import build_engine, resolve_dtype
 from tandem.engine.memory import HostPages
 from tandem.engine.model import fingerprint, read_shape
-from tandem.ports import Engine, HostCopies, Transport
+from tandem.ports import Engine, HostCopies, Memory, Transport
+from tandem.runtime.links import check_where
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,8 @@ def load_resources(options: RankOptions) -> Resources:
 
     The transport is left to the process's end: destroying Mooncake's engine takes up to seconds and gains nothing then.
     """
+    if _uses_shm(options):
+        check_where(options.run_dir)
     shape = read_shape(options.model)
     dtype = resolve_dtype(options.dtype)
     engine = build_engine(
@@ -39,8 +45,9 @@ def load_resources(options: RankOptions) -> Resources:
         num_pages=options.limits.num_pages,
         dtype=dtype,
         threads=options.threads,
+        shared=_uses_shm(options),
     )
-    transport = _transport(options)
+    transport = transports(options, engine.memory)()
     region = engine.memory.region
     transport.register(region.base, region.bytes)
     return Resources(
@@ -57,10 +64,21 @@ def _host_pages(options: RankOptions) -> int:
     return options.limits.host_pages if options.group.role is RoleName.DECODE else 0
 
 
-def _transport(options: RankOptions) -> Transport:
-    """Mooncake, which loads its library only now, unless there is nobody to write to."""
+def transports(options: RankOptions, memory: Memory) -> Callable[[], Transport]:
+    """Makes transports for this rank's pages, each with an endpoint of its own. Mooncake loads its library only then.
+
+    A call raises ConfigError.
+    """
     if options.group.role is RoleName.COLOCATED:
-        return NoTransport()
-    return with_faults(
-        MooncakeTransport(options.bind or "127.0.0.1", options.transport_protocol, options.transport_device)
-    )
+        return NoTransport
+    if not _uses_shm(options):
+        host, protocol, device = options.bind or "127.0.0.1", options.transport_protocol, options.transport_device
+        return lambda: with_faults(MooncakeTransport(host, protocol, device))
+    memfd, numbers = memory.memfd, itertools.count()
+    assert memfd is not None, "shm has been chosen, so the pool is shared"
+    name = f"kv-{options.group.name}-{options.rank}"
+    return lambda: with_faults(ShmTransport(options.run_dir, f"{name}-{next(numbers)}", memfd))
+
+
+def _uses_shm(options: RankOptions) -> bool:
+    return options.transfer_backend == "shm" and options.group.role is not RoleName.COLOCATED

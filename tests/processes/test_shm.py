@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import shm_node
+from cluster import Cluster
+from fake_model import FAKE, all_answered_right, answers_right
 from nodes import DEADLINE_S, PAGES, Node, Pairs, expect
 from waiting import eventually
 
@@ -217,3 +219,17 @@ def test_connecting_to_nobody_fails(node: Callable[..., ShmNode], endpoint: str)
     source = node(1)
     host, _, _ = source.endpoint.partition(":")
     assert source.connect(endpoint.format(host=host), 5.0) != ""
+
+
+# a whole cluster
+
+
+def test_a_cluster_answers_right_over_shm_and_loads_no_other_transport(cluster_of: Callable[..., Cluster]) -> None:
+    shape = ("--prefill-pp", "2", "--decode-pp", "1")
+    cluster = cluster_of(*FAKE, *shape, "--disaggregation-transfer-backend", "shm")
+    for seed, length in enumerate((1, 16, 17, 300, 1500)):
+        rng = random.Random(seed)
+        answers_right(cluster, [rng.randrange(32, 127) for _ in range(length)], rng, seed)
+    all_answered_right(cluster, [[32 + number] * 100 for number in range(16)], max_tokens=30)
+    for name in cluster.http:
+        assert "mooncake" not in Path(f"/proc/{cluster.pids[name]}/maps").read_text(), name

@@ -62,6 +62,7 @@ ODD = RankOptions(
     secret_file="-secret",
     http_host="::",
     http_port=65535,
+    transfer_backend="shm",
     transport_protocol="rdma",
     transport_device="mlx5_0,mlx5_1",
     dump_dir="$HOME/'x'",
@@ -195,6 +196,8 @@ REFUSED = [
     ("up --model fake:8 --colocated --pp 9", ["--pp is 9", "1 to 8"]),
     ("up --model fake:8 --colocated --pp-partition 1,2", ["--pp-partition", "'1,2'", "8"]),
     ("up --colocated --decode-pp 2", ["--decode-pp has no meaning with --colocated"]),
+    ("up --colocated --disaggregation-transfer-backend shm", ["--disaggregation-transfer-backend has no meaning"]),
+    ("up --disaggregation-transfer-backend nixl", ["--disaggregation-transfer-backend", "'nixl'", "mooncake"]),
     ("up --colocated --host-pages 5", ["--host-pages has no meaning with --colocated"]),
     ("up --pp 2", ["--pp has no meaning without --colocated"]),
     ("prefill --group p0", ["--rank", "tandem prefill --help"]),
@@ -207,6 +210,11 @@ REFUSED = [
         ["--cluster-secret-file", "/no"],
     ),
     (f"{DECODE} --max-rooms {HUGE}", [f"--max-rooms is {HUGE}"]),
+    (
+        f"{DECODE} --disaggregation-transfer-backend shm --transport-protocol rdma",
+        ["--transport-protocol has no meaning with --disaggregation-transfer-backend shm", "mooncake"],
+    ),
+    (f"{DECODE} --disaggregation-transfer-backend shm --transport-device m", ["--transport-device has no meaning"]),
     (f"{DECODE} --record-dir /proc/no", ["--record-dir is '/proc/no'", "No such file"]),
     (f"{DECODE} --dump-dir /proc", ["--dump-dir is '/proc'"]),
     ("router --registry-url redis://h --cluster-secret-file /no", ["--cluster-secret-file", "/no"]),
@@ -345,6 +353,18 @@ def test_defaults_of_up_fit_the_bundled_model(monkeypatch):
     assert topology.limits.context <= topology.limits.num_pages * topology.limits.page_size <= 65_536
     assert served_name(topology.model) == "SmolLM2-135M-Instruct"
     assert msgspec.structs.replace(topology.limits, num_pages=0, context=0) == Limits(num_pages=0, context=0)
+
+
+def test_the_transfer_backend_of_up_reaches_every_rank(monkeypatch):
+    from tandem.local import cluster
+    from tandem.local.wanted import topology_of
+
+    found = []
+    monkeypatch.setattr(cluster, "up", lambda wanted: found.append(wanted) or 0)
+    assert cli.run(["up", "--model", FAKE, "--disaggregation-transfer-backend", "shm"]) == 0
+    start = StartOptions(served_model_name="m", registry_url="redis://h", run_dir="/r", secret_file="/s")
+    ranks = topology_options(topology_of(found[0]), start)
+    assert [each.transfer_backend for each in ranks] == ["shm"] * 4
 
 
 def test_colocated_groups_have_names_and_sizes_of_their_own(monkeypatch):

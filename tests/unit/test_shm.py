@@ -12,12 +12,14 @@ from waiting import eventually
 from kvtransfer.transports import shm_receiver
 from kvtransfer.transports.shm import ShmTransport
 from kvtransfer.transports.shm_packets import MAX_PACKET_BYTES, Answer, Attach, Copy
+from tandem.core.config import Group, Limits, RankOptions, RoleName
 from tandem.core.errors import ConfigError
 from tandem.core.events import Written
 from tandem.core.ids import LayerId, RankId
 from tandem.core.messages import Hello
 from tandem.engine.memory import PageMemory
 from tandem.runtime.links import encode
+from tandem.runtime.resources import transports
 
 LAYERS = (LayerId(0), LayerId(1))
 PAGE, PAGES = 4096, 16
@@ -232,3 +234,24 @@ def test_a_path_that_is_a_directory_is_refused_by_name(run_dir: str) -> None:
     (Path(run_dir) / "d0").mkdir()
     with pytest.raises(ConfigError, match=r"cannot listen on .*/d0"):
         ShmTransport(run_dir, "d0", 0)
+
+
+def test_a_rank_makes_transports_with_endpoints_of_their_own(run_dir: str) -> None:
+    group = Group(RoleName.DECODE, "d0", (1,))
+    options = RankOptions(
+        cluster="c",
+        group=group,
+        rank=RankId(0),
+        model="fake:1",
+        served_model_name="m",
+        limits=Limits(),
+        registry_url="",
+        run_dir=run_dir,
+        transfer_backend="shm",
+    )
+    make = transports(options, PageMemory(LAYERS, PAGES, PAGE, shared=True))
+    two = [make(), make()]
+    assert [each.kind for each in two] == ["shm", "shm"]
+    assert sorted(os.listdir(run_dir)) == ["kv-d0-0-0", "kv-d0-0-1"]
+    for each in two:
+        each.close()
