@@ -14,6 +14,7 @@ from tandem.core.config import Group, Limits
 from tandem.core.effects import (
     BackUp,
     Effect,
+    Fence,
     Forget,
     Launch,
     Observe,
@@ -23,6 +24,7 @@ from tandem.core.effects import (
     SendNext,
     TellPeer,
     TellRouter,
+    Verify,
 )
 from tandem.core.events import BackedUp, Combined, Event, Ran, Started, Woke
 from tandem.core.ids import LEADER, Epoch, RankId
@@ -108,7 +110,7 @@ class Stage:
                 self._clock.after(0, self._event(place.rank, BackedUp(room)))
             case Restore():
                 pass
-            case Post():
+            case Post() | Fence() | Verify():
                 raise NotImplementedError("a ring alone has nobody to send KV to")
             case _:
                 assert_never(effect)

@@ -9,6 +9,7 @@ from tandem.core.errors import IllegalTransition
 from tandem.core.ids import NO_SLOT, Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
 from tandem.core.plan import Ask, Emitted, Ended, Forgotten, Note, Question, Row
+from tandem.core.quarantine import Held
 from tandem.core.queue import Place
 from tandem.core.requests import Reason, Work, ending, too_large
 from tandem.core.role import Decision
@@ -167,6 +168,10 @@ class ColocatedRole:
     def wake_ms(self) -> int | None:
         """The next deadline."""
         return self._held.deadlines.next_ms
+
+    def held(self) -> list[tuple[Held, int]]:
+        """Nobody else touches its pages."""
+        return []
 
     def lengths(self) -> tuple[int, ...]:
         """Requests in all states, those that wait for pages, those that have them."""

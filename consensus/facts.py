@@ -6,6 +6,8 @@ Good news needs everyone, bad news needs anyone, memory is freed only when every
 
 from collections.abc import Iterable
 
+import msgspec
+
 from tandem.core.messages import Fact, Progress
 
 BOTTOM = Fact()
@@ -19,6 +21,8 @@ def join(old: Fact, new: Fact) -> Fact:
         old.failed or new.failed,
         old.quiet or new.quiet,
         max(old.backups, new.backups),
+        old.fenced or new.fenced,
+        old.corrupt or new.corrupt,
     )
 
 
@@ -30,9 +34,13 @@ def meet(facts: Iterable[Fact]) -> Fact:
         any(fact.failed for fact in every),
         all(fact.quiet for fact in every),
         min(fact.backups for fact in every),
+        all(fact.fenced for fact in every),
+        any(fact.corrupt for fact in every),
     )
 
 
 def without_transfer(fact: Fact) -> Fact:
     """What of a fact goes through the store where ring votes agree on the transfer itself."""
-    return Fact(min(fact.progress, Progress.WAITING_FOR_INPUT), backups=fact.backups)
+    return msgspec.structs.replace(
+        fact, progress=min(fact.progress, Progress.WAITING_FOR_INPUT), failed=False, quiet=False
+    )

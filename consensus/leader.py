@@ -16,8 +16,12 @@ def conclusions(room: Room, fact: Fact) -> list[Verdict]:
         kinds.append(Kind.TRANSFERRED)
     if fact.failed:
         kinds.append(Kind.FAILED)
+    if fact.corrupt:
+        kinds.append(Kind.CORRUPTED)
     if fact.quiet:
         kinds.append(Kind.QUIET)
+    if fact.fenced:
+        kinds.append(Kind.FENCED)
     backups = [Verdict(room, Kind.BACKED_UP, nth) for nth in range(1, fact.backups + 1)]
     return [Verdict(room, kind) for kind in kinds] + backups
 

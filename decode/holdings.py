@@ -9,6 +9,7 @@ from tandem.core.deadlines import Deadlines
 from tandem.core.ids import Room
 from tandem.core.pages import PagePool
 from tandem.core.plan import Forgotten, Note
+from tandem.core.quarantine import Quarantine
 from tandem.core.queue import Queue
 
 
@@ -24,6 +25,7 @@ class Holdings:
         self.batches: Batches[Intake] = Batches(slots, self.pool, self.budget)
         self.queue = Line()  # without pages yet
         self.retracted: Queue[Intake] = Queue()  # with all they have on the host
+        self.quarantine = Quarantine(limits.quiesce_ms)  # whose pages prefill may still write into
         self.yielding: dict[Room, Intake] = {}  # gave up their pages, or are about to: they come before anybody new
 
     def news(self) -> tuple[int, ...]:
@@ -73,6 +75,7 @@ class Holdings:
         assert request.state is State.GONE
         self.withdraw(request)
         self.batches.leave(request)
+        self.quarantine.drop(request.room)
         self.give_back(request)
         self.give_back_host(request)
         del self.requests[request.room]

@@ -3,12 +3,12 @@
 from kvtransfer.coverage import Coverage
 from kvtransfer.peers import Peers
 from kvtransfer.session import ReceiveInput, ReceiveSession, ReceiveState
-from tandem.core.effects import BackUp, Effect, Observe, Restore, TellPeer
+from tandem.core.effects import BackUp, Effect, Fence, Observe, Restore, TellPeer, Verify
 from tandem.core.errors import IllegalTransition
-from tandem.core.events import BackedUp, Event, PeerLost, PeerOpened
+from tandem.core.events import BackedUp, Event, Fenced, PeerLost, PeerOpened, Verified
 from tandem.core.ids import LayerId, RankId, Room
 from tandem.core.messages import Commit, Fact, Grant, Progress
-from tandem.core.plan import Ask, Emitted, Forgotten, Granted, Plan, Question, Resumed, Retracted, Returned
+from tandem.core.plan import Ask, CutOff, Emitted, Forgotten, Granted, Plan, Question, Resumed, Retracted, Returned
 
 
 class KVReceiver:
@@ -60,6 +60,8 @@ class KVReceiver:
                 case Resumed(room=room, host_pages=host_pages, pages=pages):
                     self._sessions[room].move(ReceiveInput.RESUMED)
                     effects.append(Restore(room, host_pages, pages))
+                case CutOff(peer=peer):
+                    effects.append(Fence(peer))
                 case Returned(room=room) | Forgotten(room=room):
                     self._sessions.pop(room, None)
                 case _:
@@ -70,6 +72,7 @@ class KVReceiver:
         session = self._sessions[note.room]
         session.move(ReceiveInput.GRANTED)
         session.coverage = Coverage(*self._layers, note.prompt_tokens, note.first_page * self._page_size)
+        session.first_page, session.pages = note.first_page, note.pages
         route = self._peers.route(note.peer, *self._layers)
         if route is None:  # a peer was lost between the vote and its commit: a fact, not a reason to differ
             return [Observe(note.room, Fact(failed=True))]
@@ -81,6 +84,10 @@ class KVReceiver:
         match event:
             case Commit():
                 return self._commit(event)
+            case Verified(commit=commit, intact=intact):
+                return self._cover(commit) if intact else self._corrupt(commit.room)
+            case Fenced(group=group):
+                return [Observe(session.room, Fact(fenced=True)) for session in self._granted_by(group)]
             case BackedUp(room=room):
                 return self._backed_up(room)
             case PeerOpened():
@@ -88,18 +95,41 @@ class KVReceiver:
                 return []
             case PeerLost(group=group):
                 self._peers.on_event(event)
-                waiting = [s for s in self._sessions.values() if s.peer == group and s.state is ReceiveState.OPEN]
+                waiting = [one for one in self._granted_by(group) if one.state is ReceiveState.OPEN]
                 return [Observe(session.room, Fact(failed=True)) for session in waiting]
             case _:
                 return []
 
+    def _granted_by(self, group: str) -> list[ReceiveSession]:
+        """Rooms whose pages this group was told."""
+        sessions = self._sessions.values()
+        return [one for one in sessions if one.peer == group and one.state is not ReceiveState.RESERVED]
+
     def _commit(self, commit: Commit) -> list[Effect]:
-        """A commit for a room that is not here any more says nothing; one for a foreign layer ends its room."""
-        session = self._sessions.get(commit.room)
-        if session is None or session.coverage is None or session.state is not ReceiveState.OPEN:
+        """A commit for a room that is not here any more says nothing; one that cannot be right ends its room.
+
+        It counts when the blocks that it has digests of are what was sent.
+        """
+        session = self._open(commit.room)
+        if session is None:
             return []
-        if not self._layers[0] <= commit.layer < self._layers[1]:
+        checks = session.placed(commit.checks)
+        if not self._layers[0] <= commit.layer < self._layers[1] or checks is None:
             return [Observe(commit.room, Fact(failed=True))]
+        return [Verify(commit, checks)] if checks else self._cover(commit)
+
+    def _open(self, room: Room) -> ReceiveSession | None:
+        session = self._sessions.get(room)
+        return session if session is not None and session.state is ReceiveState.OPEN else None
+
+    def _corrupt(self, room: Room) -> list[Effect]:
+        """Other bytes are here than were sent. Once the room has gone, others write there."""
+        return [] if self._open(room) is None else [Observe(room, Fact(corrupt=True))]
+
+    def _cover(self, commit: Commit) -> list[Effect]:
+        session = self._open(commit.room)
+        if session is None or session.coverage is None:
+            return []
         session.coverage.add(commit.layer, commit.first, commit.last)
         if not session.coverage.complete:
             return []

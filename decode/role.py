@@ -8,7 +8,8 @@ from tandem.core.config import Limits
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
-from tandem.core.plan import MAX_ASKS, Ask, Emitted, Ended, Forgotten, Note, Question, Row, ToldPeer
+from tandem.core.plan import MAX_ASKS, Ask, CutOff, Emitted, Ended, Forgotten, Note, Question, Row, ToldPeer
+from tandem.core.quarantine import Held
 from tandem.core.queue import Place
 from tandem.core.requests import Reason, Work, ending, too_large
 from tandem.core.role import Decision
@@ -21,7 +22,7 @@ ARRIVING = (State.QUEUED, State.ASKING, State.TRANSFERRING)
 class DecodeRole:
     """FCFS, with priority that ages, into a fixed number of slots. When pages run out, the latest make room."""
 
-    kinds: tuple[Kind, ...] = (Kind.TRANSFERRED, Kind.FAILED, Kind.QUIET, Kind.BACKED_UP)
+    kinds: tuple[Kind, ...] = (Kind.TRANSFERRED, Kind.FAILED, Kind.CORRUPTED, Kind.QUIET, Kind.FENCED, Kind.BACKED_UP)
 
     def __init__(self, limits: Limits, slots: int) -> None:
         self._limits = limits
@@ -70,13 +71,15 @@ class DecodeRole:
                 raise IllegalTransition(f"{ask} came back with {yes}: decode asks no such question")
 
     def on_verdict(self, verdict: Verdict) -> list[Note]:
-        """Transferred lets a request join, failed ends it, quiet and backed up free what could still be touched."""
+        """Transferred lets a request join, failed and corrupted end it, the others free what could be touched."""
         request = self._requests[verdict.room]
         match verdict.kind:
             case Kind.TRANSFERRED:
                 return self._land(request)
             case Kind.FAILED:
-                return [] if request.state in OVER else self._end(request, Reason.TRANSFER_FAILED, told_by=None)
+                return self._fail(request, Reason.TRANSFER_FAILED)
+            case Kind.CORRUPTED:
+                return self._fail(request, Reason.KV_CHECKSUM)
             case Kind.BACKED_UP:
                 return self._retraction.on_backed_up(request, verdict)
             case _:
@@ -85,6 +88,9 @@ class DecodeRole:
                     return []
                 request.move(Input.QUIET)
                 return self._held.leave(request)
+
+    def _fail(self, request: Intake, reason: Reason) -> list[Note]:
+        return [] if request.state in OVER else self._end(request, reason, told_by=None)
 
     def _land(self, request: Intake) -> list[Note]:
         """The prompt's KV is here on every rank, for others to share, too. Hearing it again changes nothing."""
@@ -120,10 +126,11 @@ class DecodeRole:
         return self._end(request, Reason.PEER_ENDED if abort.peer else abort.reason, told_by=abort.peer)
 
     def expire(self, now_ms: int) -> list[Note]:
-        """End the requests whose deadline has passed, and the pauses that are over."""
+        """End the requests whose deadline has passed, and the pauses and the patience that are over."""
         self._held.queue.wake(now_ms)
         late = self._held.deadlines.late(now_ms)
-        return [note for room in late for note in self._end(self._requests[room], Reason.DEADLINE, told_by=None)]
+        notes = [note for room in late for note in self._end(self._requests[room], Reason.DEADLINE, told_by=None)]
+        return notes + [CutOff(peer) for peer in self._held.quarantine.overdue(now_ms)]
 
     def _end(self, request: Intake, reason: Reason, told_by: str | None) -> list[Note]:
         """End a request. The client hears at once; pages stay for whoever may still use them."""
@@ -136,7 +143,9 @@ class DecodeRole:
         self._held.withdraw(request)
         if state is State.QUARANTINED:
             if not request.quiet:
+                assert request.work.peer is not None
                 self.pool.quarantine(request.room)
+                self._held.quarantine.hold(request.room, request.work.peer)
                 return notes
             state = request.move(Input.QUIET)
         return notes + self._held.leave(request) if state is State.GONE else notes
@@ -178,9 +187,13 @@ class DecodeRole:
         return self._held.batches.next_slot(after, flights.busy(returned))
 
     def wake_ms(self) -> int | None:
-        """The next deadline, or the end of a back-off."""
-        times = (self._held.deadlines.next_ms, self._held.queue.wake_ms)
+        """The next deadline, or the end of a back-off or of somebody's patience."""
+        times = (self._held.deadlines.next_ms, self._held.queue.wake_ms, self._held.quarantine.next_ms)
         return min((time for time in times if time is not None), default=None)
+
+    def held(self) -> list[tuple[Held, int]]:
+        """Rooms that have ended and wait for their peer, with how many pages each."""
+        return [(one, len(self._requests[one.room].pages)) for one in self._held.quarantine]
 
     def lengths(self) -> tuple[int, ...]:
         """Requests in all states, those that wait for pages, those that run."""

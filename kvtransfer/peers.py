@@ -20,6 +20,10 @@ class Peers:
             case PeerLost(group=group, rank=rank):
                 self._groups.get(group, {}).pop(rank, None)
 
+    def instance(self, group: str, rank: RankId) -> tuple[int, int]:
+        """Of an open rank."""
+        return self._groups[group][rank].instance
+
     def route(self, group: str, first: LayerId, last: LayerId) -> dict[LayerId, RankId] | None:
         """Which rank of the group owns each layer of [first, last); None while one of them is not open."""
         return owners(first, last, self._groups.get(group, {}))

@@ -1,10 +1,11 @@
 """Both ends of one room's transfer on one rank, as state tables. Illegal inputs raise."""
 
 import enum
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from kvtransfer.coverage import Coverage
-from tandem.core.ids import LayerId, RankId, Room, Tick
+from tandem.core.ids import LayerId, PageId, RankId, Room, Tick
 from tandem.core.messages import Grant
 from tandem.core.tables import follow
 
@@ -42,6 +43,8 @@ SEND_NEXT: dict[tuple[SendState, SendInput], SendState] = {
 
 Peer = tuple[str, RankId]
 """A rank of another group."""
+Instance = tuple[int, int]
+"""What it is proved by that writes to an earlier one cannot land any more: (incarnation, fences)."""
 
 
 @dataclass(slots=True)
@@ -60,6 +63,8 @@ class SendSession:
     posted: int = 0  # writes whose end is not known
     whole: bool = False  # the last chunk has been launched
     failed: bool = False
+    unsettled: dict[Peer, Instance] = field(default_factory=dict)  # a write to them has ended, and may still land
+    fenced: bool = False  # we have cut the peer off: what it has of ours is not for us to say
 
     def move(self, happened: SendInput) -> None:
         """Take one input. Raises IllegalTransition when the table has no such row."""
@@ -69,7 +74,7 @@ class SendSession:
     def drained(self) -> bool:
         """Nothing is under way and nothing will be posted any more."""
         ending = self.state is SendState.STOPPED or (self.state is SendState.SENDING and self.whole)
-        return ending and not self.posted and not self.unfinished
+        return ending and not self.posted and not self.unsettled and not self.unfinished
 
 
 class ReceiveState(enum.Enum):
@@ -109,7 +114,16 @@ class ReceiveSession:
     peer: str
     state: ReceiveState = ReceiveState.RESERVED
     coverage: Coverage | None = None
+    first_page: int = 0  # of the prompt, of those that were granted
+    pages: tuple[PageId, ...] = ()  # granted
     backups: int = 0  # copies to host memory that are done
+
+    def placed(self, checks: Sequence[tuple[int, int]]) -> tuple[tuple[PageId, int], ...] | None:
+        """The page of each checked block, with its digest; None if one of them was not granted."""
+        places = [index - self.first_page for index, _ in checks]
+        if not all(0 <= place < len(self.pages) for place in places):
+            return None
+        return tuple((self.pages[place], digest) for place, (_, digest) in zip(places, checks, strict=True))
 
     def move(self, happened: ReceiveInput) -> None:
         """Take one input. Raises IllegalTransition when the table has no such row."""

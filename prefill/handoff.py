@@ -55,7 +55,8 @@ class Handoff:
     state: State
     pages: tuple[PageId, ...] = ()
     scheduled: int = 0  # prompt tokens that need no plan any more: a plan has taken them, or they were cached
-    quiet: bool = False  # the quiet verdict has come; it may overtake the harvest that brings token 0
+    quiet: bool = False  # nobody can touch its pages; the verdict may overtake the harvest that brings token 0
+    fenced: bool = False  # that is so because the peer has been cut off: what it has there is not for us to say
     tokens: bytes = field(init=False, repr=False)  # the prompt as the page pool compares it
 
     def __post_init__(self) -> None:

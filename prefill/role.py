@@ -10,6 +10,7 @@ from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
 from tandem.core.pages import PagePool
 from tandem.core.plan import (
     Ask,
+    CutOff,
     Emitted,
     Ended,
     Forgotten,
@@ -22,6 +23,7 @@ from tandem.core.plan import (
     Stopped,
     ToldPeer,
 )
+from tandem.core.quarantine import Held, Quarantine
 from tandem.core.queue import Place, Queue
 from tandem.core.requests import Reason, Work, ending, pages_for, too_large
 from tandem.core.role import Decision
@@ -38,7 +40,7 @@ class PrefillRole:
     A whole prompt's pages are reserved at admission: holding a part while waiting for the rest deadlocks.
     """
 
-    kinds: tuple[Kind, ...] = (Kind.BOOTSTRAPPED, Kind.FAILED, Kind.QUIET)
+    kinds: tuple[Kind, ...] = (Kind.BOOTSTRAPPED, Kind.FAILED, Kind.QUIET, Kind.FENCED)
 
     def __init__(self, limits: Limits, controls: Controls, window: int) -> None:
         self.pool = PagePool(limits.num_pages, limits.page_size, prefix_cache=limits.prefix_cache)
@@ -47,6 +49,7 @@ class PrefillRole:
         self._window = window  # ticks in flight
         self._requests: dict[Room, Handoff] = {}
         self._deadlines = Deadlines()  # of those that have not ended
+        self._quarantine = Quarantine(limits.quiesce_ms)  # those that drain
         self._waiting: Queue[Handoff] = Queue()  # bootstrapped, without pages
         self._running: Queue[Handoff] = Queue()  # chunks left to schedule
         self._turns = Turns()
@@ -83,7 +86,7 @@ class PrefillRole:
         return []
 
     def on_verdict(self, verdict: Verdict) -> list[Note]:
-        """Bootstrapped moves a request on, failed ends it, quiet frees its pages."""
+        """Bootstrapped moves a request on, failed ends it, quiet and fenced free its pages."""
         request = self._requests[verdict.room]
         match verdict.kind:
             case Kind.BOOTSTRAPPED:
@@ -94,6 +97,7 @@ class PrefillRole:
             case Kind.FAILED:
                 return [] if request.state is State.DRAINING else self._end(request, Reason.TRANSFER_FAILED, None)
             case _:
+                request.fenced |= verdict.kind is Kind.FENCED and not request.quiet
                 request.quiet = True
                 return self._settle(request)
 
@@ -109,9 +113,10 @@ class PrefillRole:
         return self._end(request, reason, abort.peer)
 
     def expire(self, now_ms: int) -> list[Note]:
-        """End the requests whose deadline has passed."""
+        """End the requests whose deadline has passed, and cut peers off that others have waited for too long."""
         late = self._deadlines.late(now_ms)
-        return [note for room in late for note in self._end(self._requests[room], Reason.DEADLINE, None)]
+        notes = [note for room in late for note in self._end(self._requests[room], Reason.DEADLINE, None)]
+        return notes + [CutOff(peer) for peer in self._quarantine.overdue(now_ms)]
 
     def _end(self, request: Handoff, reason: Reason, told_by: str | None) -> list[Note]:
         """End a request early: tell the router and the peer, then stop what is under way."""
@@ -124,7 +129,13 @@ class PrefillRole:
             notes.append(ToldPeer(request.room, peer, reason))
         if request.move(Input.ENDED) is State.GONE:
             return notes + self._leave(request)
-        return [*notes, Stopped(request.room), *self._settle(request)]
+        return [*notes, *self._drain(request)]
+
+    def _drain(self, request: Handoff) -> list[Note]:
+        """What is under way has to end; nothing more is begun."""
+        if request.work.peer:
+            self._quarantine.hold(request.room, request.work.peer)
+        return [Stopped(request.room), *self._settle(request)]
 
     def _settle(self, request: Handoff) -> list[Note]:
         """Quiet, and nothing left to come: the room can go. While token 0 is on its way it cannot."""
@@ -134,11 +145,13 @@ class PrefillRole:
         return self._leave(request)
 
     def _leave(self, request: Handoff) -> list[Note]:
-        """Nobody can touch the request's pages any more, here or at its peer."""
+        """Nobody can touch the request's pages any more; if its peer was not cut off, nor those over there."""
         del self._requests[request.room]
         self._deadlines.drop(request.room)
+        self._quarantine.drop(request.room)
         self.pool.release(request.room)
-        settled: list[Note] = [Settled(request.room, request.work.peer)] if request.work.peer else []
+        peer = None if request.fenced else request.work.peer
+        settled: list[Note] = [Settled(request.room, peer)] if peer else []
         return [*settled, Forgotten(request.room)]
 
     def on_tokens(self, row: Row, tokens: tuple[int, ...]) -> list[Note]:
@@ -172,7 +185,7 @@ class PrefillRole:
         request.move(Input.FINISHED)
         self._deadlines.drop(room)
         told = ToldPeer(room, request.work.peer, Reason.PEER_ENDED)
-        return [emitted, Ended(room, reason), told, Stopped(room), *self._settle(request)]
+        return [emitted, Ended(room, reason), told, *self._drain(request)]
 
     def on_outcome(self, ask: Ask, yes: bool, now_ms: int) -> list[Note]:
         """Prefill asks for no vote."""
@@ -244,8 +257,13 @@ class PrefillRole:
         return (NO_SLOT, False) if full else (WINDOW, bool(self._running))
 
     def wake_ms(self) -> int | None:
-        """The next deadline."""
-        return self._deadlines.next_ms
+        """The next deadline, or the end of somebody's patience."""
+        times = (self._deadlines.next_ms, self._quarantine.next_ms)
+        return min((time for time in times if time is not None), default=None)
+
+    def held(self) -> list[tuple[Held, int]]:
+        """Rooms that have ended and wait for their peer, with how many pages each."""
+        return [(one, len(self._requests[one.room].pages)) for one in self._quarantine]
 
     def lengths(self) -> tuple[int, ...]:
         """Requests in all states, those that wait for pages, those with chunks to schedule."""

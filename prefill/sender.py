@@ -2,17 +2,21 @@
 
 from typing import NamedTuple
 
+import msgspec
+
 from kvtransfer.peers import Peers
-from kvtransfer.session import SendInput, SendSession, SendState
-from tandem.core.effects import Effect, Observe, Post, TellPeer
+from kvtransfer.session import Instance, SendInput, SendSession, SendState
+from tandem.core.effects import Effect, Fence, Observe, Post, TellPeer
 from tandem.core.errors import IllegalTransition
-from tandem.core.events import Event, LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
+from tandem.core.events import Event, Fenced, LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
 from tandem.core.ids import LayerId, PageId, RankId, Room, Tick
-from tandem.core.messages import Commit, Fact, Grant, Progress
-from tandem.core.plan import Ask, Forgotten, Opened, Plan, Row, Stopped
+from tandem.core.messages import Commit, Fact, Grant, Hello, Progress
+from tandem.core.plan import Ask, CutOff, Forgotten, Opened, Plan, Row, Stopped
 from tandem.core.recent import Recent
 from tandem.core.requests import pages_for
 
+SCATTER = 7919
+"""Layers sample different pages."""
 MAX_EARLY = 4096
 """Rooms with grants but no Submit yet; the oldest is dropped for one more."""
 
@@ -37,7 +41,9 @@ class Write(NamedTuple):
     session: SendSession
     peer: str
     rank: RankId
+    instance: Instance  # of the rank
     commit: Commit
+    checked: tuple[int, ...]  # pages of the prompt whose digests come with its end
 
 
 def completed_pages(row: Row, first: int, page_size: int) -> Chunk:
@@ -51,6 +57,15 @@ def completed_pages(row: Row, first: int, page_size: int) -> Chunk:
     return Chunk(row.room, first, row.pages[first:last], min(last * page_size, row.end))
 
 
+def sampled(chunk: Chunk, layer: LayerId, sample: int) -> tuple[int, ...]:
+    """The pages of the prompt whose blocks of this layer are compared at both ends: one of `sample`, scattered."""
+    if not sample:
+        return ()
+    first = chunk.room.rid + SCATTER * layer
+    pages = range(chunk.first_page, chunk.first_page + len(chunk.pages))
+    return tuple(page for page in pages if not (first + page) % sample)
+
+
 def covers(grant: Grant, pages: int) -> bool:
     """Whether it takes a prompt of so many pages from some page to its last one, which is never cached at the peer."""
     return 0 <= grant.first_page < pages == grant.first_page + len(grant.pages)
@@ -59,9 +74,10 @@ def covers(grant: Grant, pages: int) -> bool:
 class KVSender:
     """Sends the layers [first, last) of every room that this prefill rank computes."""
 
-    def __init__(self, layers: tuple[LayerId, LayerId], page_size: int) -> None:
+    def __init__(self, layers: tuple[LayerId, LayerId], page_size: int, checksum_sample: int) -> None:
         self._layers = layers
         self._page_size = page_size
+        self._sample = checksum_sample
         self._peers = Peers()
         self._sessions: dict[Room, SendSession] = {}
         self._chunks: dict[Tick, list[Chunk]] = {}
@@ -81,6 +97,8 @@ class KVSender:
             if isinstance(note, Stopped) and (session := self._sessions.get(note.room)):
                 session.move(SendInput.STOPPED)
                 effects += self._settle(session)
+            elif isinstance(note, CutOff):
+                effects.append(Fence(note.peer))
             elif isinstance(note, Forgotten):
                 self._forget(note.room)
         return effects
@@ -98,11 +116,13 @@ class KVSender:
                 return [effect for chunk in self._chunks.get(tick, ()) for effect in self._post(chunk, layer)]
             case Ran(tick=tick):
                 return self._ran(tick)
-            case Moved(ticket=ticket, result=result):
-                return self._moved(self._writes.pop(ticket), result)
+            case Moved():
+                return self._moved(self._writes.pop(event.ticket), event)
             case PeerOpened() | PeerLost():
                 self._peers.on_event(event)
                 return self._revisit(event)
+            case Fenced(group=group):
+                return [effect for session in self._sessions.values() for effect in self._fenced(session, group)]
             case _:
                 return []
 
@@ -145,8 +165,25 @@ class KVSender:
 
     def _revisit(self, event: PeerOpened | PeerLost) -> list[Effect]:
         if isinstance(event, PeerOpened):
-            return [effect for session in self._sessions.values() for effect in self._bootstrap(session)]
+            return [effect for session in self._sessions.values() for effect in self._meet(session, event.hello)]
         return [effect for session in self._sessions.values() for effect in self._lose(session, event)]
+
+    def _meet(self, session: SendSession, hello: Hello) -> list[Effect]:
+        """A room may have waited for this rank, to be granted or to be a new instance: nothing lands in the old one."""
+        peer = hello.group, hello.rank
+        if session.unsettled.get(peer, hello.instance) != hello.instance:
+            del session.unsettled[peer]
+        return self._bootstrap(session) + self._settle(session)
+
+    def _fenced(self, session: SendSession, group: str) -> list[Effect]:
+        """Our writes to this group have ended. What it has read of them from its sockets may still land over there."""
+        if session.peer != group or session.state in (SendState.BOOTSTRAPPING, SendState.READY):
+            return []
+        session.fenced = True
+        session.unsettled.clear()
+        if session.state is SendState.QUIET:
+            return [Observe(session.room, Fact(fenced=True))]
+        return self._settle(session)
 
     def _lose(self, session: SendSession, event: PeerLost) -> list[Effect]:
         """What a lost rank has granted is not ours to write to any more: its next incarnation gives it to others."""
@@ -179,8 +216,11 @@ class KVSender:
         self._tickets += 1
         session.posted += 1
         commit = Commit(chunk.room, layer, chunk.first_page * self._page_size, chunk.last)
-        self._writes[self._tickets] = Write(session, session.peer, grant.rank, commit)
-        return [Post(self._tickets, session.room, session.peer, grant.rank, layer, blocks)]
+        checked = sampled(chunk, layer, self._sample)
+        instance = self._peers.instance(session.peer, grant.rank)
+        self._writes[self._tickets] = Write(session, session.peer, grant.rank, instance, commit, checked)
+        places = tuple(page - chunk.first_page for page in checked)
+        return [Post(self._tickets, session.room, session.peer, grant.rank, layer, blocks, places)]
 
     def _ran(self, tick: Tick) -> list[Effect]:
         effects: list[Effect] = []
@@ -191,15 +231,17 @@ class KVSender:
                 effects += self._settle(session)
         return effects
 
-    def _moved(self, write: Write, result: Written) -> list[Effect]:
-        """An unsettled write stays posted for ever: only the receiver's fence proves that it cannot land."""
+    def _moved(self, write: Write, moved: Moved) -> list[Effect]:
+        """An unsettled write may land until a fence, at either end, proves that it cannot."""
         session = write.session
-        if result is not Written.FAILED_UNSETTLED:
-            session.posted -= 1
-        if result is not Written.OK:
+        session.posted -= 1
+        if moved.result is Written.FAILED_UNSETTLED:
+            session.unsettled[write.peer, write.rank] = write.instance
+        if moved.result is not Written.OK:
             return self._fail(session) + self._settle(session)
-        committed: Effect = TellPeer(write.peer, write.rank, write.commit)
-        return [committed, *self._settle(session)]
+        checks = tuple(zip(write.checked, moved.digests, strict=True))
+        commit = msgspec.structs.replace(write.commit, checks=checks) if checks else write.commit
+        return [TellPeer(write.peer, write.rank, commit), *self._settle(session)]
 
     def _fail(self, session: SendSession) -> list[Effect]:
         if session.failed or session.state is SendState.QUIET:
@@ -214,7 +256,7 @@ class KVSender:
         sent = session.state is SendState.SENDING and not session.failed
         progress = Progress.SUCCESS if sent else Progress.TRANSFERRING
         session.move(SendInput.DRAINED)
-        return [Observe(session.room, Fact(progress, quiet=True))]
+        return [Observe(session.room, Fact(progress, quiet=not session.fenced, fenced=session.fenced))]
 
     def _forget(self, room: Room) -> None:
         self._sessions.pop(room, None)

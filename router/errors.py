@@ -118,6 +118,8 @@ def ended_with(reason: Reason, role: RoleName, name: str) -> ApiError:
             return ApiError(400, "context_length_exceeded", f"the request can never fit into {who}")
         case Reason.TRANSFER_FAILED:
             return ApiError(502, "kv_transfer_failed", f"{who} could not hand over the prompt's KV cache")
+        case Reason.KV_CHECKSUM:
+            return ApiError(502, "kv_checksum", f"the prompt's KV cache reached {who} damaged, more than once")
         case Reason.GROUP_LOST:
             return group_lost(role, name, "it lost one of its ranks")
         case Reason.PEER_ENDED:

@@ -24,6 +24,8 @@ class Exchange:
         self.stream = stream
         self.opened = opened  # by the loop's clock, as is the deadline
         self.deadline = deadline
+        self.evictions = 0  # how often a group had to give its pages up
+        self.retries = 0  # of a hand-over
         self.timers: list[asyncio.TimerHandle] = []
         """Cancelled when it is finished."""
         self._pieces: list[str] = []

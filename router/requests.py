@@ -23,6 +23,10 @@ UNREAD_CHARS = 256 * 1024
 EVICTIONS_MAX = 8
 """How often one request may lose its pages and be computed anew; one more ends it."""
 
+RETRIES_MAX = 1
+"""How often a request whose KV could not be handed over, or was damaged on its way, is computed anew."""
+RETRIED = (Reason.TRANSFER_FAILED, Reason.KV_CHECKSUM)
+
 log = logging.getLogger("tandem.router")
 
 
@@ -116,6 +120,10 @@ class Requests:
 
     def _on_done(self, exchange: Exchange, role: RoleName, done: Done) -> None:
         stream = exchange.stream
+        if done.room == exchange.attempt.room and done.reason in RETRIED and exchange.retries < RETRIES_MAX:
+            exchange.retries += 1
+            self._go_on(exchange)
+            return
         stream.on_done(role, done)
         if stream.end is not None:
             self._close(exchange, Reason.PEER_ENDED)
@@ -129,13 +137,18 @@ class Requests:
             self._close(exchange, Reason.PEER_ENDED)
 
     def _on_evicted(self, exchange: Exchange, evicted: Evicted) -> None:
-        """A group had to give the request's pages up: submit it anew, with the tokens that it has."""
+        """A group had to give the request's pages up."""
+        if evicted.room != exchange.attempt.room:
+            return
+        exchange.evictions += 1
+        if exchange.evictions > EVICTIONS_MAX:
+            self._fail(exchange, overloaded(exchange.evictions), Reason.PEER_ENDED)
+        else:
+            self._go_on(exchange)
+
+    def _go_on(self, exchange: Exchange) -> None:
+        """Submit it anew, with the tokens that it has."""
         attempt = exchange.attempt
-        if evicted.room != attempt.room:
-            return
-        if attempt.room.attempt > EVICTIONS_MAX:
-            self._fail(exchange, overloaded(EVICTIONS_MAX + 1), Reason.PEER_ENDED)
-            return
         try:
             route = self._again(attempt.route, exchange.stream.remaining())
         except ApiError as error:

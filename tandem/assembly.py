@@ -50,7 +50,7 @@ def build_courier(group: Group, rank: RankId, limits: Limits) -> Courier:
     layers = group.layers(rank)
     match group.role:
         case RoleName.PREFILL:
-            return KVSender(layers, limits.page_size)
+            return KVSender(layers, limits.page_size, limits.checksum_sample)
         case RoleName.DECODE:
             return KVReceiver(group.name, rank, layers, limits.page_size)
         case RoleName.COLOCATED:

@@ -7,7 +7,7 @@ from tandem.assembly import build_scheduler
 from tandem.core.errors import ConfigError
 from tandem.core.ids import Tick
 from tandem.core.inputs import Frame
-from tandem.core.plan import Ask, Plan
+from tandem.core.plan import Ask, CutOff, Note, Plan
 from tandem.core.recorder import Entry
 from tandem.runtime.records import Ending, Heading, Record
 from tandem.sim.story import inputs, known, rows
@@ -204,7 +204,13 @@ def decided(plan: Plan) -> Iterator[str]:
     if plan.asks:
         yield f"  asks: {questions(plan.asks)}"
     if plan.notes:
-        yield f"  notes: {', '.join(f'{type(note).__name__.lower()} r{note.room.rid}' for note in plan.notes)}"
+        yield f"  notes: {', '.join(map(noted, plan.notes))}"
+
+
+def noted(note: Note) -> str:
+    """A note, in two words."""
+    about = note.peer if isinstance(note, CutOff) else f"r{note.room.rid}"
+    return f"{type(note).__name__.lower()} {about}"
 
 
 def questions(asks: tuple[Ask, ...]) -> str:

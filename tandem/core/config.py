@@ -14,6 +14,8 @@ MAX_REQUESTS = 1024
 """Requests that one router answers at once; one more is refused as `too_many_requests`."""
 REQUEST_TIMEOUT_S = 600.0
 """For one request, from its first byte to its last."""
+QUIESCE_MS = 10_000
+CHECKSUM_SAMPLE = 64
 MAX_TICK_TOKENS = 2**20
 """Of a prompt, or of all prompts, in one tick: no group is ever told to take more."""
 
@@ -46,6 +48,8 @@ class Limits(msgspec.Struct, frozen=True):
     prefix_cache: bool = True
     dynamic_chunking: bool = False  # prefill: rank 0 fits chunk sizes so that all chunks take the same time
     transfer_consensus: TransferConsensus = "store"
+    quiesce_ms: int = QUIESCE_MS  # how long pages wait for the peer's word before it is cut off
+    checksum_sample: int = CHECKSUM_SAMPLE  # one of so many blocks is compared at both ends; 0: none
 
     @property
     def most_rooms(self) -> int:

@@ -19,7 +19,7 @@ class Controls:
         self.chunk_table: tuple[int, ...] = ()
 
     def on_control(self, control: Control) -> None:
-        """Take an order. A flush concerns the role's cache, not what is kept here."""
+        """Take an order. Some concern the role or its couriers, not what is kept here."""
         match control.order:
             case Order.PAUSE:
                 self.paused = True
@@ -27,7 +27,7 @@ class Controls:
                 self.draining = True
             case Order.RESUME:
                 self.paused = self.draining = False
-            case Order.FLUSH:
+            case Order.FLUSH | Order.RELEASE:
                 pass
 
     def on_knobs(self, knobs: Knobs) -> None:

@@ -67,6 +67,22 @@ class Post:
     rank: RankId
     layer: LayerId
     blocks: tuple[tuple[PageId, PageId], ...]
+    sampled: tuple[int, ...] = ()  # which blocks to digest, by their place in `blocks`
+
+
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Let nothing of this group land in our pages or read from them any more; then say Fenced."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """Compare blocks of a commit with what was sent, (page, CRC-32) each; then say Verified."""
+
+    commit: Commit
+    checks: tuple[tuple[PageId, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,4 +119,6 @@ class TellPeer:
     message: Grant | Commit | FirstToken | Quiet | Cancelled
 
 
-Effect = SendNext | SendHidden | Launch | Observe | Forget | Post | BackUp | Restore | TellRouter | TellPeer
+Effect = (
+    SendNext | SendHidden | Launch | Observe | Forget | Post | Fence | Verify | BackUp | Restore | TellRouter | TellPeer
+)

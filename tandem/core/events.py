@@ -58,6 +58,20 @@ class Moved(_Event, frozen=True):
 
     ticket: int
     result: Written
+    digests: tuple[int, ...] = ()  # CRC-32 of the blocks that were sampled, in their order
+
+
+class Verified(_Event, frozen=True):
+    """The blocks of a commit have been compared with what was sent."""
+
+    commit: Commit
+    intact: bool
+
+
+class Fenced(_Event, frozen=True):
+    """Nothing of this group can land in our pages or read from them any more, until it is met anew."""
+
+    group: str
 
 
 class BackedUp(_Event, frozen=True):
@@ -108,6 +122,8 @@ Event = (
     | LayerRan
     | Ran
     | Moved
+    | Verified
+    | Fenced
     | BackedUp
     | PeerOpened
     | PeerLost

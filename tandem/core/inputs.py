@@ -48,12 +48,14 @@ class Order(enum.Enum):
     RESUME = "resume"  # end a pause and a drain
     FLUSH = "flush"  # forget all cached prefixes
     DRAIN = "drain"  # refuse new requests, finish those that are here
+    RELEASE = "release"  # cut a peer group off, so that what is held for it can be given back
 
 
 class Control(msgspec.Struct, frozen=True, array_like=True, tag="control"):
     """An operator's order; effective at one tick on all ranks and slots."""
 
     order: Order
+    peer: str = ""  # the group that a release is about
 
 
 class Knobs(msgspec.Struct, frozen=True, array_like=True, tag="knobs"):
@@ -74,7 +76,9 @@ class Kind(enum.Enum):
     BOOTSTRAPPED = "bootstrapped"  # prefill: every rank holds the grants it needs
     TRANSFERRED = "transferred"  # decode: every layer of every token landed on every rank
     FAILED = "failed"  # any rank failed
-    QUIET = "quiet"  # nobody can touch the room's pages any more
+    CORRUPTED = "corrupted"  # decode: any rank has read other bytes than were sent
+    QUIET = "quiet"  # nobody can touch the room's pages any more, on either side
+    FENCED = "fenced"  # nobody can touch this group's pages of the room any more; the peer looks after its own
     BACKED_UP = "backed up"  # decode: every rank has copied the room's pages to host memory
 
 

@@ -114,6 +114,12 @@ class Hello(_Message, frozen=True):
     transport: str
     endpoint: str
     region: Region
+    fence: int = 0  # how often I have cut your group off
+
+    @property
+    def instance(self) -> tuple[int, int]:
+        """What was written to an earlier one of this rank does not land any more."""
+        return self.incarnation, self.fence
 
 
 class Refused(_Message, frozen=True):
@@ -141,6 +147,7 @@ class Commit(_Message, frozen=True):
     layer: LayerId
     first: int
     last: int
+    checks: tuple[tuple[int, int], ...] = ()  # (page of the prompt, CRC-32 of its block) of a sample of the blocks
 
 
 class Quiet(_Message, frozen=True):
@@ -176,6 +183,8 @@ class Fact(msgspec.Struct, frozen=True, array_like=True):
     failed: bool = False
     quiet: bool = False
     backups: int = 0  # copies to host memory that are done
+    fenced: bool = False  # the rank has cut the peer group off; unlike quiet, it says nothing about the peer's pages
+    corrupt: bool = False  # a block that landed is not the one that was sent
 
 
 class Join(_Message, frozen=True):

@@ -142,6 +142,12 @@ class Settled(msgspec.Struct, frozen=True, array_like=True, tag="settled"):
     peer: str
 
 
+class CutOff(msgspec.Struct, frozen=True, array_like=True, tag="cutoff"):
+    """Cut the peer group off: afterwards nothing of it can land in our pages, and no write of ours reads from them."""
+
+    peer: str
+
+
 class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten"):
     """The room left the replicated table: drop its session, its facts, and anything late about it."""
 
@@ -161,6 +167,7 @@ Note = (
     | Stopped
     | ToldPeer
     | Settled
+    | CutOff
     | Forgotten
 )
 

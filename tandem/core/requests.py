@@ -56,6 +56,7 @@ class Reason(enum.Enum):
     CLIENT_GONE = "client_gone"
     DEADLINE = "deadline"
     QUEUE_FULL = "queue_full"
+    KV_CHECKSUM = "kv_checksum"  # its KV was not the same at both ends
     DRAINING = "draining"  # the group takes nothing new
     TOO_LARGE = "too_large"  # does not fit the context or the page pool, now or ever
     TRANSFER_FAILED = "transfer_failed"

@@ -9,6 +9,7 @@ from tandem.core.ids import Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
 from tandem.core.pages import PagePool
 from tandem.core.plan import Ask, Note, Plan, Question, Row
+from tandem.core.quarantine import Held
 from tandem.core.requests import Reason, Work
 from tandem.core.slots import Flights
 
@@ -73,6 +74,10 @@ class Role(Protocol):
 
     def wake_ms(self) -> int | None:
         """When time alone will change something: the next deadline or back-off."""
+        ...
+
+    def held(self) -> Sequence[tuple[Held, int]]:
+        """Rooms that have ended and wait for their peer group, with how many pages each: for people."""
         ...
 
     def lengths(self) -> tuple[int, ...]:

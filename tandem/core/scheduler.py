@@ -22,7 +22,7 @@ from tandem.core.inputs import (
     Submit,
     Verdict,
 )
-from tandem.core.plan import MAX_ASKS, Ask, Forgotten, Note, Plan, Row
+from tandem.core.plan import MAX_ASKS, Ask, CutOff, Forgotten, Note, Plan, Row
 from tandem.core.recent import Recent
 from tandem.core.requests import Reason
 from tandem.core.role import NOTHING, Decision, Role
@@ -112,14 +112,17 @@ class Scheduler:
                 return self.role.on_first_token(arrival) if self.role.knows(room) else []
             case Abort():
                 return self.role.on_abort(arrival)
-            case Control(order=order):
-                self.controls.on_control(arrival)
-                if order is Order.FLUSH:
-                    self.role.pool.flush()
-                return []
+            case Control():
+                return self._on_control(arrival)
             case Knobs():
                 self.controls.on_knobs(arrival)
                 return []
+
+    def _on_control(self, control: Control) -> list[Note]:
+        self.controls.on_control(control)
+        if control.order is Order.FLUSH:
+            self.role.pool.flush()
+        return [CutOff(control.peer)] if control.order is Order.RELEASE else []
 
     def _on_submit(self, submit: Submit, now_ms: int) -> list[Note]:
         room = submit.work.room

@@ -58,6 +58,10 @@ def heard(event: Event) -> str:
             return f"has computed tick {tick}" + "".join(f", sampled {ids[0]} for {name(room)}" for room, ids in tokens)
         case seen.Moved(ticket=ticket, result=result):
             return f"write {ticket} ended {result.value}"
+        case seen.Verified(commit=commit, intact=intact):
+            return f"has compared layer {commit.layer} of {name(commit.room)}: {'intact' if intact else 'other bytes'}"
+        case seen.Fenced(group=group):
+            return f"has fenced {group} off"
         case seen.BackedUp(room=room):
             return f"has copied {name(room)} to host memory"
         case seen.PeerOpened(hello=hello):
@@ -90,6 +94,10 @@ def did(effect: Effect) -> str:
             return (
                 f"posts write {effect.ticket} of layer {effect.layer}, pages {blocks}, to {effect.peer}.{effect.rank}"
             )
+        case done.Fence(group=group):
+            return f"fences {group} off"
+        case done.Verify(commit=commit):
+            return f"compares layer {commit.layer} of {name(commit.room)} with what was sent"
         case done.BackUp(room=room, pages=pages, host_pages=host_pages):
             return f"copies pages {numbers(pages)} of {name(room)} to host pages {numbers(host_pages)}"
         case done.Restore(room=room, host_pages=host_pages, pages=pages):
@@ -163,6 +171,7 @@ def known(fact: Fact | None) -> str:
     if fact is None:
         return "nothing"
     words = [fact.progress.name.lower().replace("_", " ")]
-    words += ["failed"] * fact.failed + ["quiet"] * fact.quiet
+    words += ["failed"] * fact.failed + ["corrupt"] * fact.corrupt
+    words += ["quiet"] * fact.quiet + ["fenced"] * fact.fenced
     words += [f"{fact.backups} times backed up"] if fact.backups else []
     return ", ".join(words)

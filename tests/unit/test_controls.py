@@ -7,13 +7,13 @@ from tandem.core.config import Limits
 from tandem.core.controls import BUCKET, Controls
 from tandem.core.ids import RequestId, Room, Slot, Tick
 from tandem.core.inputs import Abort, Arrival, Control, Frame, Harvest, Kind, Knobs, Order, Submit, Verdict
-from tandem.core.plan import Ended, Forgotten, Opened, Plan, Row, Settled, ToldPeer
+from tandem.core.plan import CutOff, Ended, Forgotten, Opened, Plan, Row, Settled, ToldPeer
 from tandem.core.requests import Reason, Sampling, Work
 from tandem.core.scheduler import Scheduler
 
 LIMITS = Limits(page_size=4, num_pages=16, context=64, chunked_prefill_size=8, max_prefill_tokens=12)
 A, B, C = (Room(RequestId(number), 1) for number in (1, 2, 3))
-PAUSE, RESUME, FLUSH, DRAIN = map(Control, Order)
+PAUSE, RESUME, FLUSH, DRAIN = map(Control, (Order.PAUSE, Order.RESUME, Order.FLUSH, Order.DRAIN))
 
 
 def submit(room: Room, prompt: int = 6, peer: str | None = None, remaining_ms: int = 1_000) -> Submit:
@@ -208,3 +208,7 @@ def test_knobs_hold_from_the_frame_that_brings_them():
 def test_an_order_that_one_rank_has_missed_shows_in_its_digest(arrival: Arrival):
     one, other = Steps(), Steps()
     assert one.step(arrival).digest != other.step().digest
+
+
+def test_a_release_cuts_the_peer_off_at_once():
+    assert Steps().step(Control(Order.RELEASE, "d0")).notes == (CutOff("d0"),)

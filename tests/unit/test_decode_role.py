@@ -9,7 +9,7 @@ from tandem.core.config import Limits
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import NO_SLOT, Slot, Tick
 from tandem.core.inputs import Kind
-from tandem.core.plan import MAX_ASKS, Ask, Emitted, Ended, Forgotten, Granted, Question, Returned, ToldPeer
+from tandem.core.plan import MAX_ASKS, Ask, CutOff, Emitted, Ended, Forgotten, Granted, Question, Returned, ToldPeer
 from tandem.core.requests import PRIORITY_MS, Reason
 from tandem.core.slots import Flights
 
@@ -254,6 +254,27 @@ def test_pages_that_prefill_may_write_into_are_quarantined_until_quiet():
     assert bench.verdict(1, Kind.TRANSFERRED) == []
     assert bench.verdict(1, Kind.QUIET) == [Forgotten(room(1))]
     assert bench.pages() == (8, 0, 0)
+
+
+def test_a_peer_whose_word_does_not_come_is_cut_off_and_then_the_pages_are_free():
+    bench = Bench(Limits(page_size=4, num_pages=8, context=64, quiesce_ms=100))
+    bench.granted(1)
+    bench.abort(1)
+    assert bench.role.expire(50) == []
+    assert bench.role.wake_ms() == 150
+    assert bench.role.expire(150) == [CutOff("p0")]
+    assert bench.pages() == (7, 0, 1), "nobody knows that it has been done"
+    assert [(held.room, pages) for held, pages in bench.role.held()] == [(room(1), 1)]
+    assert bench.verdict(1, Kind.FENCED) == [Forgotten(room(1))]
+    assert (bench.pages(), bench.role.held(), bench.role.wake_ms()) == ((8, 0, 0), [], None)
+
+
+def test_kv_that_is_not_what_was_sent_ends_its_request_by_name():
+    bench = Bench()
+    bench.granted(1)
+    assert bench.verdict(1, Kind.CORRUPTED)[0] == Ended(room(1), Reason.KV_CHECKSUM)
+    assert bench.verdict(1, Kind.CORRUPTED) == []
+    assert bench.pages() == (7, 0, 1), "it may still be written to"
 
 
 def test_quiet_that_came_first_lets_the_pages_go_with_the_request():

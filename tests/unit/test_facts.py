@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 from consensus.facts import BOTTOM, join, meet, without_transfer
 from tandem.core.messages import Fact, Progress
 
-FACTS = st.builds(Fact, st.sampled_from(Progress), st.booleans(), st.booleans(), st.integers(0, 3))
+FACTS = st.builds(
+    Fact, st.sampled_from(Progress), st.booleans(), st.booleans(), st.integers(0, 3), st.booleans(), st.booleans()
+)
 
 
 @given(FACTS, FACTS)

@@ -4,11 +4,12 @@ import pytest
 from msgspec.structs import replace
 
 from prefill.role import WINDOW, PrefillRole
-from tandem.core.config import Limits
+from tandem.core.config import QUIESCE_MS, Limits
 from tandem.core.controls import BUCKET, Controls
 from tandem.core.ids import NO_SLOT, RequestId, Room, Slot, Tick
 from tandem.core.inputs import Abort, Kind, Knobs, Submit, Verdict
 from tandem.core.plan import (
+    CutOff,
     Emitted,
     Ended,
     Forgotten,
@@ -194,6 +195,24 @@ def test_failed_is_never_permission_to_free():
     assert bench.role.pool.available == 7
     assert bench.verdict(1, Kind.QUIET)[-1] == Forgotten(room(1))
     assert bench.role.pool.available == 8
+
+
+def test_a_peer_that_keeps_pages_for_too_long_is_cut_off_and_hears_no_word_about_its_own():
+    bench = Bench()
+    bench.running(1)
+    bench.verdict(1, Kind.FAILED)
+    assert bench.role.expire(50) == []
+    assert bench.role.expire(50 + QUIESCE_MS) == [CutOff("d0")]
+    assert bench.verdict(1, Kind.FENCED) == [Forgotten(room(1))]
+    assert bench.role.pool.available == 8
+    assert bench.role.held() == []
+
+
+def test_a_request_that_waits_for_its_first_tokens_forward_is_not_let_go_by_a_fence():
+    bench = Bench()
+    row = bench.running(1)
+    assert bench.verdict(1, Kind.FENCED) == []
+    assert bench.role.on_tokens(row, (0,))[-1] == Forgotten(room(1)), "its token was the last one"
 
 
 def test_an_ended_request_gives_its_later_tokens_to_nobody():

@@ -17,6 +17,7 @@ ANSWERS = {
     Reason.DRAINING: (503, "draining", "server_error"),
     Reason.TOO_LARGE: (400, "context_length_exceeded", "invalid_request_error"),
     Reason.TRANSFER_FAILED: (502, "kv_transfer_failed", "server_error"),
+    Reason.KV_CHECKSUM: (502, "kv_checksum", "server_error"),
     Reason.PEER_ENDED: (502, "group_lost", "server_error"),
     Reason.GROUP_LOST: (502, "group_lost", "server_error"),
 }

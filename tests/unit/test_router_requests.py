@@ -204,9 +204,9 @@ def test_peer_ended_is_bounded(timer_scale: float):
 def test_peer_ended_takes_the_other_groups_reason():
     desk = Desk()
     desk.done("d0", Reason.PEER_ENDED)
-    desk.done("p0", Reason.TRANSFER_FAILED)
+    desk.done("p0", Reason.TOO_LARGE)
     desk.clock.move(10)
-    assert desk.code() == "kv_transfer_failed"
+    assert desk.code() == "context_length_exceeded"
     assert desk.cancels() == both(Reason.PEER_ENDED), "told once"
 
 
@@ -350,6 +350,26 @@ def test_evictions_are_bounded():
     assert desk.code() == "overloaded"
     assert desk.exchange.end.error.status == 503
     assert len(desk.book) == 0
+
+
+@pytest.mark.parametrize("reason", [Reason.TRANSFER_FAILED, Reason.KV_CHECKSUM])
+def test_a_hand_over_that_failed_is_tried_once_more(reason: Reason):
+    desk = Desk()
+    desk.token("p0", 0)
+    desk.done("p0", Reason.PEER_ENDED)
+    desk.done("d0", reason)
+    assert [submit.work.prompt for _, submit in desk.submits()[2:]] == [(1, 2, 65)] * 2
+    assert desk.exchange.end is None
+    desk.room = desk.exchange.attempt.room
+    desk.done("d0", reason)
+    assert desk.exchange.end.error.status == 502
+
+
+def test_each_failure_of_an_attempt_is_heard_once():
+    desk = Desk()
+    desk.done("d0", Reason.TRANSFER_FAILED)
+    desk.done("p0", Reason.TRANSFER_FAILED)
+    assert (desk.exchange.end, desk.exchange.attempt.room.attempt) == (None, 2)
 
 
 def test_an_evicted_request_that_can_go_nowhere_says_why():

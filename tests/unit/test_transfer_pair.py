@@ -1,20 +1,22 @@
 """Senders and receivers of one room as a pair, over a link that the test delivers by hand."""
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from decode.receiver import KVReceiver
 from kvtransfer.session import SendState
-from prefill.sender import KVSender, completed_pages
+from prefill.sender import Chunk, KVSender, completed_pages, sampled
 from tandem.core.config import Group, RoleName
-from tandem.core.effects import BackUp, Effect, Observe, Post, Restore, TellPeer
+from tandem.core.effects import BackUp, Effect, Fence, Observe, Post, Restore, TellPeer, Verify
 from tandem.core.errors import IllegalTransition
-from tandem.core.events import BackedUp, LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
+from tandem.core.events import BackedUp, Fenced, LayerRan, Moved, PeerLost, PeerOpened, Ran, Verified, Written
 from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room, Slot, Tick
 from tandem.core.messages import Commit, Fact, Grant, Hello, Progress, Region
 from tandem.core.plan import (
     Ask,
+    CutOff,
     Forgotten,
     Granted,
     Note,
@@ -37,6 +39,7 @@ QUIET = Observe(ROOM, Fact(Progress.SUCCESS, quiet=True))
 ENDED = Observe(ROOM, Fact(Progress.TRANSFERRING, quiet=True))
 LANDED = Observe(ROOM, Fact(Progress.SUCCESS))
 FAILED = Observe(ROOM, Fact(failed=True))
+FENCED = Observe(ROOM, Fact(Progress.TRANSFERRING, fenced=True))
 
 
 def hello(group: Group, rank: int) -> Hello:
@@ -61,10 +64,10 @@ def row(start: int, end: int, prompt: int) -> Row:
 class Pair:
     """All ranks of a prefill and a decode group that have met."""
 
-    def __init__(self, prefill: tuple[int, ...] = (2,), decode: tuple[int, ...] = (2,)) -> None:
+    def __init__(self, prefill: tuple[int, ...] = (2,), decode: tuple[int, ...] = (2,), sample: int = 0) -> None:
         self.prefill = Group(RoleName.PREFILL, "p0", prefill)
         self.decode = Group(RoleName.DECODE, "d0", decode)
-        self.senders = [KVSender(self.prefill.layers(RankId(rank)), SIZE) for rank in range(len(prefill))]
+        self.senders = [KVSender(self.prefill.layers(RankId(rank)), SIZE, sample) for rank in range(len(prefill))]
         self.receivers = [
             KVReceiver("d0", RankId(rank), self.decode.layers(RankId(rank)), SIZE) for rank in range(self.decode.size)
         ]
@@ -139,7 +142,7 @@ def test_a_commit_for_a_foreign_layer_ends_its_room():
 
 
 def test_grants_may_come_before_the_handshake_is_done():
-    sender = KVSender((LayerId(0), LayerId(2)), SIZE)
+    sender = KVSender((LayerId(0), LayerId(2)), SIZE, 0)
     sender.on_event(Grant("d0", ROOM, RankId(0), 0, (PageId(20),)))
     assert sender.on_plan(plan(opened(4))) == []
     group = Group(RoleName.DECODE, "d0", (2,))
@@ -147,7 +150,7 @@ def test_grants_may_come_before_the_handshake_is_done():
 
 
 def test_a_room_that_nobody_takes_over_is_ready_at_once_and_posts_nothing():
-    sender = KVSender((LayerId(0), LayerId(2)), SIZE)
+    sender = KVSender((LayerId(0), LayerId(2)), SIZE, 0)
     assert sender.on_plan(plan(Opened(ROOM, None, 4))) == [READY]
     sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
     assert sender.on_event(LayerRan(Tick(1), LayerId(0))) == []
@@ -199,7 +202,7 @@ def test_a_peer_lost_between_vote_and_commit_is_a_fact_not_a_difference():
 
 def test_prefill_is_asked_nothing():
     with pytest.raises(IllegalTransition):
-        KVSender((LayerId(0), LayerId(2)), SIZE).answer(ASK)
+        KVSender((LayerId(0), LayerId(2)), SIZE, 0).answer(ASK)
 
 
 # sending
@@ -263,6 +266,135 @@ def test_a_write_that_may_still_land_is_never_quiet():
     assert sender.on_event(Moved(post.ticket, Written.FAILED_UNSETTLED)) == [FAILED]
     assert sender.on_event(Ran(Tick(1), ())) == []
     assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
+
+
+def unsettled_sender() -> tuple[KVSender, Group]:
+    """Its room is stopped, and one of its writes may still land."""
+    pair = Pair()
+    pair.opened(4)
+    (sender,) = pair.senders
+    sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
+    (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
+    sender.on_event(Moved(post.ticket, Written.FAILED_UNSETTLED))
+    sender.on_event(Ran(Tick(1), ()))
+    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
+    return sender, pair.decode
+
+
+@pytest.mark.parametrize("changed", [{"incarnation": 2}, {"fence": 1}])
+def test_a_new_instance_of_its_receiver_settles_a_write(changed: dict[str, int]):
+    """What was written to the old one cannot land any more: its process is gone, or it has cut us off."""
+    sender, decode = unsettled_sender()
+    sender.on_event(PeerLost("d0", RankId(0)))
+    met = hello(decode, 0)
+    assert sender.on_event(PeerOpened(met)) == [], "the same as before: the write may still land"
+    assert sender.on_event(PeerOpened(msgspec.structs.replace(met, **changed))) == [ENDED]
+
+
+def test_a_fence_of_our_own_settles_writes_but_says_nothing_about_the_peers_pages():
+    sender, _ = unsettled_sender()
+    assert sender.on_plan(plan(CutOff("d0"), tick=3)) == [Fence("d0")]
+    assert sender.on_event(Fenced("d1")) == []
+    assert sender.on_event(Fenced("d0")) == [FENCED]
+
+
+def test_a_rank_that_was_quiet_says_so_too_when_its_group_cuts_the_peer_off():
+    sender = ready_sender(8)
+    sender.on_plan(plan(Stopped(ROOM), tick=1))
+    assert sender.on_event(Fenced("d0")) == [Observe(ROOM, Fact(fenced=True))]
+
+
+def test_a_fence_waits_for_what_still_computes():
+    """A forward under way writes into the room's pages."""
+    pair = Pair()
+    pair.opened(4)
+    (sender,) = pair.senders
+    sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
+    sender.on_plan(plan(Stopped(ROOM), tick=2))
+    assert sender.on_event(Fenced("d0")) == []
+    assert sender.on_event(Ran(Tick(1), ())) == [FENCED]
+
+
+def test_rooms_that_have_posted_nothing_are_not_touched_by_a_fence():
+    sender = ready_sender(4)
+    assert sender.on_event(Fenced("d0")) == []
+    sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
+    for layer in (0, 1):
+        for post in posts(sender.on_event(LayerRan(Tick(1), LayerId(layer)))):
+            sender.on_event(Moved(post.ticket, Written.OK))
+    assert sender.on_event(Ran(Tick(1), ())) == [QUIET]
+
+
+def test_every_granted_room_of_a_fenced_group_is_fenced_on_decode():
+    pair = Pair()
+    pair.grant(8)
+    (receiver,) = pair.receivers
+    assert receiver.on_plan(plan(CutOff("p0"))) == [Fence("p0")]
+    assert receiver.on_event(Fenced("p1")) == []
+    assert receiver.on_event(Fenced("p0")) == [Observe(ROOM, Fact(fenced=True))]
+
+
+# checksums
+
+
+def test_the_blocks_of_a_sample_are_digested_and_their_digests_ride_on_the_commit():
+    pair = Pair(sample=1)
+    pair.opened(8)
+    (sender,) = pair.senders
+    sender.on_plan(plan(tick=1, rows=(row(0, 8, 8),)))
+    (post,) = posts(sender.on_event(LayerRan(Tick(1), LayerId(0))))
+    assert post.sampled == (0, 1)
+    (sent,) = told(sender.on_event(Moved(post.ticket, Written.OK, (11, 22))))
+    assert sent.message == Commit(ROOM, LayerId(0), 0, 8, ((0, 11), (1, 22)))
+
+
+@given(st.integers(1, 300), st.integers(1, 64))
+def test_a_sample_is_one_block_of_so_many_on_every_layer(pages: int, sample: int):
+    chunk = Chunk(ROOM, 0, tuple(map(PageId, range(pages))), pages * SIZE)
+    for layer in range(3):
+        assert abs(len(sampled(chunk, LayerId(layer), sample)) - pages / sample) <= 1
+
+
+def test_a_sample_may_be_empty():
+    assert sampled(Chunk(ROOM, 0, (PageId(1),), SIZE), LayerId(0), 0) == ()
+
+
+def test_a_commit_counts_once_its_blocks_are_what_was_sent():
+    receiver = checked_receiver()
+    assert receiver.on_event(CHECKED) == [Verify(CHECKED, ((PageId(21), 22),))]
+    assert receiver.on_event(Verified(CHECKED, intact=True)) == [LANDED]
+
+
+def test_other_bytes_than_were_sent_are_a_failure_with_a_name():
+    receiver = checked_receiver()
+    receiver.on_event(CHECKED)
+    assert receiver.on_event(Verified(CHECKED, intact=False)) == [Observe(ROOM, Fact(corrupt=True))]
+
+
+def test_nothing_is_said_of_blocks_whose_room_has_gone_meanwhile():
+    receiver = checked_receiver()
+    receiver.on_event(CHECKED)
+    receiver.on_plan(plan(Forgotten(ROOM)))
+    assert receiver.on_event(Verified(CHECKED, intact=False)) == []
+    assert receiver.on_event(Verified(CHECKED, intact=True)) == []
+
+
+@pytest.mark.parametrize("page", [-1, 2, 99])
+def test_a_digest_of_a_page_that_was_not_granted_fails_the_room(page: int):
+    commit = msgspec.structs.replace(CHECKED, checks=((page, 1),))
+    assert checked_receiver().on_event(commit) == [FAILED]
+
+
+CHECKED = Commit(ROOM, LayerId(1), 0, 8, ((1, 22),))
+
+
+def checked_receiver() -> KVReceiver:
+    """It waits for layer 1 only."""
+    pair = Pair()
+    pair.grant(8)
+    (receiver,) = pair.receivers
+    assert receiver.on_event(Commit(ROOM, LayerId(0), 0, 8)) == []
+    return receiver
 
 
 def test_a_lost_peer_fails_the_rooms_it_was_to_receive_and_no_others():
