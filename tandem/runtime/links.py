@@ -47,12 +47,12 @@ class Sockets(Generic[S]):
         self._lock = threading.Lock()
         self._open: list[S] = []
 
-    def bind(self, kind: int, where: str, name: str, *, high_water: int = HIGH_WATER) -> tuple[S, str]:
-        """Open a socket at `ipc://where/name` if `where` is an absolute path, else at a free tcp port of host `where`.
+    def bind(self, kind: int, where: str, name: str, *, port: int = 0, high_water: int = HIGH_WATER) -> tuple[S, str]:
+        """Open a socket at `ipc://where/name` if `where` is an absolute path, else at a tcp port of host `where`.
 
-        Returns it with the address for peers. Raises ConfigError when `where` cannot be used.
+        Port 0 is any free one. Returns it with the address for peers. Raises ConfigError when `where` cannot be used.
         """
-        address = ipc_address(where, name) if where.startswith("/") else _tcp_address(where)
+        address = ipc_address(where, name) if where.startswith("/") else tcp_address(where, port)
         socket = self._socket(kind, address, high_water, server=True)
         try:
             socket.bind(address)
@@ -132,7 +132,7 @@ def check_where(where: str) -> None:
     if where.startswith("/"):
         _check_ours(where)
     else:
-        _tcp_address(where)
+        tcp_address(where, 0)
 
 
 def ipc_address(directory: str, name: str) -> str:
@@ -157,10 +157,11 @@ def _check_ours(directory: str) -> None:
         raise ConfigError(f"run directory {directory} has mode {mode:04o}: it must be a directory of ours, mode 0700")
 
 
-def _tcp_address(host: str) -> str:
+def tcp_address(host: str, port: int) -> str:
+    """`tcp://host:port`, or `*` for port 0. Raises ConfigError for a host that stands for all addresses."""
     if host in EVERYWHERE:
         raise ConfigError(f"bind address is {host!r}: name the one address that peers reach, never all of them")
-    return f"tcp://[{host}]:*" if ":" in host else f"tcp://{host}:*"
+    return f"tcp://[{host}]:{port or '*'}" if ":" in host else f"tcp://{host}:{port or '*'}"
 
 
 def _limit(socket: "zmq.Socket[Any]", kind: int, high_water: int) -> None:

@@ -109,6 +109,23 @@ def test_strangers_stay_out(sockets: Sockets[zmq.Socket[bytes]]) -> None:
     assert not pull.poll(0)
 
 
+def test_a_port_can_be_named(sockets: Sockets[zmq.Socket[bytes]]) -> None:
+    first, address = sockets.bind(zmq.PULL, "127.0.0.1", "")
+    port = int(address.rpartition(":")[2])
+    with pytest.raises(ConfigError, match=f"cannot bind tcp://127.0.0.1:{port}: Address already in use"):
+        sockets.bind(zmq.PULL, "127.0.0.1", "", port=port)
+    first.unbind(address)
+    assert eventually(lambda: bound_at(sockets, port)) == address
+
+
+def bound_at(sockets: Sockets[zmq.Socket[bytes]], port: int) -> str:
+    """Its address, or nothing while the port is still taken."""
+    try:
+        return sockets.bind(zmq.PULL, "127.0.0.1", "", port=port)[1]
+    except ConfigError:
+        return ""
+
+
 def test_tcp_without_a_secret_is_refused(context: zmq.Context[zmq.Socket[bytes]]) -> None:
     bare = Sockets(context, b"")
     with pytest.raises(ConfigError, match="cluster-secret-file"):
