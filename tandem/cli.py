@@ -4,7 +4,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 from typer import Argument, Option
@@ -28,6 +28,7 @@ from tandem.core.errors import ConfigError
 from tandem.core.ids import RankId
 from tandem.core.inputs import Order
 from tandem.core.requests import Sampling
+from tandem.doctor.command import doctor
 from tandem.usage import explain
 
 EXIT_USAGE = 2
@@ -145,8 +146,8 @@ def rank_command(
     http_host: Annotated[str, Option(help="Address of /livez, /readyz and /state.")] = "127.0.0.1",
     http_port: flags.Port = 0,
     disaggregation_transfer_backend: flags.TransferBackend = "mooncake",
-    transport_protocol: Annotated[Literal["tcp", "rdma"], Option(help="How Mooncake moves the KV cache.")] = "tcp",
-    transport_device: Annotated[str, Option(help="RDMA device, such as mlx5_0. (Default: found by itself.)")] = "",
+    transport_protocol: flags.TransportProtocol = "tcp",
+    transport_device: flags.TransportDevice = "",
     dump_dir: flags.DumpDir = "",
     record_dir: flags.RecordDir = "",
     timer_scale: flags.TimerScale = 1.0,
@@ -352,6 +353,9 @@ def bench(
     from bench.run import Settings, run
 
     return run(name, Settings(quick=quick, seed=seed), every=every, json_file=json_file)
+
+
+app.command()(doctor)
 
 
 def bundled_model() -> str:

@@ -32,6 +32,8 @@ TransferConsensus = Annotated[Consensus, Option(help="How the ranks of a group a
 TransferBackend = Annotated[
     Backend, Option(help="What moves the KV cache. shm: between processes of one host that share the run directory.")
 ]
+TransportProtocol = Annotated[Literal["tcp", "rdma"], Option(help="How Mooncake moves the KV cache.")]
+TransportDevice = Annotated[str, Option(help="RDMA device, such as mlx5_0. (Default: found by itself.)")]
 Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
 TimerScale = Annotated[
     float, Option(min=0.01, max=1000, help="Multiplies the times after which somebody counts as failed.")
@@ -43,6 +45,7 @@ RegistryUrl = Annotated[
     str, Option(envvar=REGISTRY_URL, help="redis://, rediss:// or unix:// URL. A password belongs in the environment.")
 ]
 OwnRegistryUrl = Annotated[str, Option(envvar=REGISTRY_URL, help="An external registry. (Default: an embedded one.)")]
+KnownRegistryUrl = Annotated[str, Option(envvar=REGISTRY_URL, help="Also see whether this registry answers.")]
 SecretFile = Annotated[str, Option(help="File with the secret that all processes of the cluster share.")]
 Supervised = Annotated[bool, Option("--supervised", help="End when standard input closes.")]
 Groups = Annotated[int, Option(min=1, max=MAX_GROUPS, help="Groups of this role.")]

@@ -32,6 +32,7 @@ FLOORS = {
     "tandem.runtime.state": 5,
     "tandem.sim": 5,
     "tandem.local": 5,
+    "tandem.flags": 5,
     # 4 hands: sockets, threads, torch
     "tandem.engine": 4,
     "tandem.runtime": 4,

@@ -227,6 +227,12 @@ REFUSED = [
     (f"generate hi --threads {HUGE}", [f"--threads is '{HUGE}'"]),
     (f"sim --jobs {HUGE}", [f"--jobs is '{HUGE}'"]),
     (f"sim --seeds {HUGE}", [f"--seeds is '{HUGE}'"]),
+    ("doctor --listen h:1 --connect h:1", ["--listen and --connect", "one of them on each"]),
+    ("doctor --listen 7000", ["--listen is '7000'", "10.0.0.1:7000"]),
+    ("doctor --connect [::1]:99999", ["--connect is '[::1]:99999'"]),
+    ("doctor --connect h:1", ["--connect needs --cluster-secret-file", "umask 077"]),
+    ("doctor --connect h:1 --cluster-secret-file /no", ["cluster-secret-file", "/no"]),
+    ("doctor --transport-protocol quic", ["--transport-protocol", "'quic'", "rdma"]),
     ("bench nonsense", ["nonsense", "e2e"]),
     ("bench sim --json /proc/no", ["--json is '/proc/no'", "No such file"]),
 ]

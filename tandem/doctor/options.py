@@ -1,0 +1,42 @@
+"""What `tandem doctor` is told."""
+
+import msgspec
+
+from kvtransfer.transports.mooncake import Protocol
+from tandem.core.errors import ConfigError
+
+
+class DoctorOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The flags of `tandem doctor`."""
+
+    listen: str = ""
+    connect: str = ""
+    wait_s: float = 60.0
+    transport_protocol: Protocol = "tcp"
+    transport_device: str = ""
+    secret_file: str = ""
+    registry_url: str = ""
+    cluster: str = "default"
+    as_json: bool = False
+
+
+def check_options(options: DoctorOptions) -> None:
+    """Raises ConfigError for flags that cannot be read or do not go together."""
+    if options.listen and options.connect:
+        raise ConfigError("--listen and --connect are for two hosts: give one of them on each")
+    for flag, place in (("--listen", options.listen), ("--connect", options.connect)):
+        if place:
+            parse_place(flag, place)
+        if place and not options.secret_file:
+            raise ConfigError(
+                f"{flag} needs --cluster-secret-file, the same on both hosts: `(umask 077; head -c 32 /dev/urandom > "
+                "FILE)` makes one"
+            )
+
+
+def parse_place(flag: str, text: str) -> tuple[str, int]:
+    """Host and port of `10.0.0.1:7000` or `[fe80::1]:7000`. Raises ConfigError that names the flag."""
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"{flag} is {text!r}: give host and port, such as 10.0.0.1:7000")
+    return host.removeprefix("[").removesuffix("]"), int(port)
