@@ -4,6 +4,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tandem.core.effects import Post
 from tandem.core.events import Moved, Written
@@ -21,20 +22,33 @@ IDLE_S = 30.0
 HelloOf = Callable[[str, RankId], Hello | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Wrote:
+    """A post is over: what the core hears of it, and when it was taken up, handed to the transport, and over.
+
+    Microseconds since 1970, for people; 0: that did not happen.
+    """
+
+    moved: Moved
+    taken_us: int = 0
+    begun_us: int = 0
+    ended_us: int = 0
+
+
 class Posting:
-    """Accepts posts from the tick loop without ever blocking it. Each ticket gets exactly one Moved.
+    """Accepts posts from the tick loop without ever blocking it. Each ticket gets exactly one Wrote.
 
     `hello_of` names the open incarnation of a peer, None when there is none, and is asked on any thread: before each
-    write once more, because a successor on the same address would be written into without complaint. `moved` is called
+    write once more, because a successor on the same address would be written into without complaint. `wrote` is called
     on worker threads, and on the caller's own when nothing was posted: it must only queue. FAILED_SETTLED means that
     nothing of the post can land any more.
     """
 
-    def __init__(self, transport: Transport, region: Region, hello_of: HelloOf, moved: Callable[[Moved], None]) -> None:
+    def __init__(self, transport: Transport, region: Region, hello_of: HelloOf, wrote: Callable[[Wrote], None]) -> None:
         self._transport = transport
         self._region = region
         self._hello_of = hello_of
-        self._moved = moved
+        self._wrote = wrote
         self._workers: dict[int, _Worker] = {}  # by the peer's incarnation
         self._closed = False
 
@@ -42,7 +56,7 @@ class Posting:
         """Queue a write. Fails as settled when the peer is not open, its queue full, or a page outside a region."""
         hello = self._hello_of(effect.peer, effect.rank)
         if hello is None or not self._fits(effect, hello) or not self._queue(effect, hello):
-            self._moved(Moved(effect.ticket, Written.FAILED_SETTLED))
+            self._wrote(_unwritten(effect))
 
     def close(self, deadline_s: float) -> bool:
         """Fail what waits and let begun writes end. False if one is still running after the deadline."""
@@ -69,31 +83,34 @@ class Posting:
         if worker is not None and not worker.ended:
             return False
         self._workers = {key: one for key, one in self._workers.items() if not one.ended}
-        self._workers[hello.incarnation] = _Worker(self._write, self._moved, hello, post)
+        self._workers[hello.incarnation] = _Worker(self._write, self._wrote, hello, post)
         return True
 
-    def _write(self, post: Post, hello: Hello) -> Written:
+    def _write(self, post: Post, hello: Hello) -> Wrote:
         """On a worker's thread."""
+        taken_us = _now_us()
         now = self._hello_of(hello.group, hello.rank)
         if now is None or now.incarnation != hello.incarnation:
-            return Written.FAILED_SETTLED
+            return _unwritten(post)
         mine, theirs, size = self._region, hello.region, self._region.block_bytes
         blocks = [
             (mine.address(post.layer, source), theirs.address(post.layer, destination), size)
             for source, destination in post.blocks
         ]
-        return self._transport.write(hello, blocks, WRITE_DEADLINE_S)
+        begun_us = _now_us()
+        result = self._transport.write(hello, blocks, WRITE_DEADLINE_S)
+        return Wrote(Moved(post.ticket, result), taken_us, begun_us, _now_us())
 
 
 class _Worker:
     """The queue of one peer incarnation, and the thread that empties it."""
 
     def __init__(
-        self, write: Callable[[Post, Hello], Written], moved: Callable[[Moved], None], hello: Hello, first: Post
+        self, write: Callable[[Post, Hello], Wrote], wrote: Callable[[Wrote], None], hello: Hello, first: Post
     ) -> None:
         self.ended = False
         self._write = write
-        self._moved = moved
+        self._wrote = wrote
         self._hello = hello
         self._waiting = deque([first])
         self._changed = threading.Condition()
@@ -117,7 +134,7 @@ class _Worker:
             self._waiting.clear()
             self._changed.notify()
         for post in dropped:
-            self._moved(Moved(post.ticket, Written.FAILED_SETTLED))
+            self._wrote(_unwritten(post))
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread; whether it has ended."""
@@ -126,11 +143,11 @@ class _Worker:
 
     def _run(self) -> None:
         while (post := self._next()) is not None:
-            result = Written.FAILED_UNSETTLED  # what is true if the write raises
+            wrote = Wrote(Moved(post.ticket, Written.FAILED_UNSETTLED))  # what is true if the write raises
             try:
-                result = self._write(post, self._hello)
+                wrote = self._write(post, self._hello)
             finally:
-                self._moved(Moved(post.ticket, result))
+                self._wrote(wrote)
 
     def _next(self) -> Post | None:
         with self._changed:
@@ -143,3 +160,11 @@ class _Worker:
 
 def _holds(region: Region, layer: LayerId, page: PageId) -> bool:
     return region.first_layer <= layer < region.last_layer and 0 <= page < region.num_pages
+
+
+def _unwritten(post: Post) -> Wrote:
+    return Wrote(Moved(post.ticket, Written.FAILED_SETTLED))
+
+
+def _now_us() -> int:
+    return time.time_ns() // 1000

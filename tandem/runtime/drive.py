@@ -9,7 +9,7 @@ import zmq
 
 from consensus.store_link import PPConsensusStore
 from kvtransfer.peer_link import PeerLink
-from kvtransfer.posting import Posting
+from kvtransfer.posting import Posting, Wrote
 from tandem.core.effects import (
     BackUp,
     Effect,
@@ -23,7 +23,7 @@ from tandem.core.effects import (
     TellPeer,
     TellRouter,
 )
-from tandem.core.events import BackedUp, Combined, Event, LayerRan, Moved, Ran, Started, Woke
+from tandem.core.events import BackedUp, Combined, Event, LayerRan, Ran, Started, Woke
 from tandem.core.messages import OnRing
 from tandem.core.rank import Rank
 from tandem.ports import HiddenOut
@@ -58,7 +58,7 @@ class Lost:
     cause: str
 
 
-Thrown = Started | LayerRan | Ran | BackedUp | Moved | Combined | Lost | Request
+Thrown = Started | LayerRan | Ran | BackedUp | Wrote | Combined | Lost | Request
 
 
 @dataclass(slots=True)
@@ -157,8 +157,10 @@ class Drive:
             match item:
                 case Lost(cause=cause):
                     raise GroupLost(cause)
-                case Started() | LayerRan() | Ran() | BackedUp() | Moved() | Combined():
+                case Started() | LayerRan() | Ran() | BackedUp() | Combined():
                     yield item
+                case Wrote(moved=moved):
+                    yield moved
                 case _:
                     item.answer(self)
 

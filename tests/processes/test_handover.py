@@ -122,7 +122,7 @@ class Hands:
         sockets = Sockets(zmq.Context(), b"secret")
         self.peers = PeerLink(hello, sockets, transport, role, "127.0.0.1", lambda: None)
         self.moved: queue.SimpleQueue[Moved] = queue.SimpleQueue()
-        self.posting = Posting(transport, self.region, self.peers.hello, self.moved.put)
+        self.posting = Posting(transport, self.region, self.peers.hello, lambda wrote: self.moved.put(wrote.moved))
         mine = Member(self.group, RankId(0), incarnation, 0, "h", "f", "m", "", "", "", Limits())
         say(msgspec.to_builtins(msgspec.structs.replace(mine, peers=self.peers.address)))
         self.now_s = 0.0

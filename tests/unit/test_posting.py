@@ -3,12 +3,13 @@
 import ctypes
 import queue
 import threading
+import time
 from collections.abc import Iterator, Sequence
 
 import pytest
 
 from kvtransfer import posting as posting_module
-from kvtransfer.posting import Posting
+from kvtransfer.posting import Posting, Wrote
 from kvtransfer.transports.faulty import Fault, Faults, FaultyTransport
 from tandem.core.effects import Post
 from tandem.core.errors import ConfigError
@@ -65,8 +66,8 @@ class Rig:
         self.source, self.target = Pool(7), Pool(0)
         self.transport = CopyingTransport()
         self.hello: Hello | None = self.incarnation(1)
-        self.moved: queue.SimpleQueue[Moved] = queue.SimpleQueue()
-        self.posting = Posting(self.transport, self.source.region, self.hello_of, self.moved.put)
+        self.wrote: queue.SimpleQueue[Wrote] = queue.SimpleQueue()
+        self.posting = Posting(self.transport, self.source.region, self.hello_of, self.wrote.put)
 
     def incarnation(self, number: int) -> Hello:
         return Hello("d", RankId(0), 1, number, "f", "copy", "there", self.target.region)
@@ -79,7 +80,10 @@ class Rig:
         self.posting.post(Post(ticket, Room(RequestId(1), 0), peer, RankId(0), LayerId(layer), pages))
 
     def take(self) -> Moved:
-        return self.moved.get(timeout=DEADLINE_S)
+        return self.take_timed().moved
+
+    def take_timed(self) -> Wrote:
+        return self.wrote.get(timeout=DEADLINE_S)
 
 
 @pytest.fixture
@@ -88,7 +92,7 @@ def rig() -> Iterator[Rig]:
     yield made
     made.transport.gate.set()
     assert made.posting.close(DEADLINE_S)
-    assert made.moved.empty(), "a ticket was reported twice"
+    assert made.wrote.empty(), "a ticket was reported twice"
 
 
 def test_pages_land_where_the_post_says(rig: Rig) -> None:
@@ -97,6 +101,24 @@ def test_pages_land_where_the_post_says(rig: Rig) -> None:
     landed = [page for page in range(PAGES) if rig.target.block(5, page) == bytes([7]) * SIZE]
     assert landed == [2, 5]
     assert sum(rig.target.bytes) == 7 * 2 * SIZE, "nothing else was touched"
+
+
+def test_a_write_says_when_it_was_taken_up_and_when_the_transport_had_it(rig: Rig) -> None:
+    rig.transport.gate.clear()
+    rig.post(1, [(0, 0)])
+    assert rig.transport.entered.acquire(timeout=DEADLINE_S)
+    rig.post(2, [(1, 1)])
+    inside_us = time.time_ns() // 1000
+    rig.transport.gate.set()
+    first, second = rig.take_timed(), rig.take_timed()
+    assert 0 < first.taken_us <= first.begun_us <= inside_us <= first.ended_us
+    assert first.ended_us <= second.taken_us <= second.begun_us <= second.ended_us, "one after the other"
+
+
+def test_a_write_that_never_began_has_no_times(rig: Rig) -> None:
+    rig.post(1, [(0, 0)], peer="x")
+    wrote = rig.take_timed()
+    assert (wrote.taken_us, wrote.begun_us, wrote.ended_us) == (0, 0, 0)
 
 
 def test_an_unknown_peer_fails_as_settled(rig: Rig) -> None:
