@@ -33,6 +33,8 @@ from tandem.runtime.links import Inbox, encode, post
 from tandem.runtime.payloads import Payloads
 from tandem.runtime.record_file import RecordFile
 from tandem.runtime.router_link import RouterLink
+from tandem.runtime.timeline import Timeline
+from tandem.runtime.witness import now_us
 
 HOUSEKEEPING_S = 1.0
 """Resends and silent routers are looked after this often; the longest the loop sleeps."""
@@ -58,7 +60,15 @@ class Lost:
     cause: str
 
 
-Thrown = Started | LayerRan | Ran | BackedUp | Wrote | Combined | Lost | Request
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """The engine's thread has seen something, at this time: microseconds since 1970."""
+
+    at_us: int
+    event: Started | LayerRan | Ran | BackedUp
+
+
+Thrown = Computed | Wrote | Combined | Lost | Request
 
 
 @dataclass(slots=True)
@@ -74,6 +84,7 @@ class Links:
     store: PPConsensusStore
     posting: Posting
     inbox: ThreadInbox[Thrown]
+    timeline: Timeline
     record: RecordFile | None = None  # without --record-dir
 
 
@@ -123,6 +134,7 @@ class Drive:
         """Feed the rank and carry out what comes of it."""
         if isinstance(event, Ran) and self.links.payloads is not None:
             self.links.payloads.done(event.tick)
+        self.links.timeline.on_event(now_us(), event)
         for effect in self.rank.flow(event, self.now_ms()):
             self._do(effect)
 
@@ -153,14 +165,19 @@ class Drive:
         yield from links.peers.receive()
 
     def _thrown(self) -> Iterator[Event]:
+        timeline = self.links.timeline
         for item in self.links.inbox.take():
             match item:
+                case Computed(at_us=at_us, event=event):
+                    timeline.on_engine(at_us, event)
+                    yield event
+                case Wrote(moved=moved):
+                    timeline.on_written(moved.ticket, item.taken_us, item.begun_us, item.ended_us)
+                    yield moved
+                case Combined():
+                    yield item
                 case Lost(cause=cause):
                     raise GroupLost(cause)
-                case Started() | LayerRan() | Ran() | BackedUp() | Combined():
-                    yield item
-                case Wrote(moved=moved):
-                    yield moved
                 case _:
                     item.answer(self)
 

@@ -15,13 +15,13 @@ from kvtransfer.posting import Posting
 from tandem.assembly import build_rank
 from tandem.core.config import RankOptions, RoleName
 from tandem.core.errors import ConfigError, Divergence
-from tandem.core.events import Combined
+from tandem.core.events import BackedUp, Combined, LayerRan, Ran, Started
 from tandem.core.ids import Room
 from tandem.core.members import Member
 from tandem.core.messages import Fact, Formed
 from tandem.core.rank import Rank
 from tandem.runtime.compute import ComputeThread
-from tandem.runtime.drive import Drive, GroupLost, Links, Lost, Thrown
+from tandem.runtime.drive import Computed, Drive, GroupLost, Links, Lost, Thrown
 from tandem.runtime.dump import dump, dump_directory
 from tandem.runtime.endpoints import Endpoints, open_endpoints
 from tandem.runtime.health import Health, State
@@ -36,6 +36,8 @@ from tandem.runtime.rendezvous import Rendezvous
 from tandem.runtime.resources import Resources, load_resources
 from tandem.runtime.router_link import RouterLink
 from tandem.runtime.state import AskState, NewMembers, load_of
+from tandem.runtime.timeline import Timeline
+from tandem.runtime.witness import Witness, now_us
 
 log = logging.getLogger("tandem")
 
@@ -84,6 +86,7 @@ class Stage:
             limits = msgspec.structs.replace(resources.limits, num_pages=formed.num_pages)
             rank = build_rank(options.group, options.rank, formed.epoch, limits)
             heading = Heading(options.group, options.rank, formed.epoch, limits)
+            timeline = self._watch(rank, resources)
             compute, posting, record = self._threads(rank, heading, resources, endpoints)
             self._undo.push(lambda kind, error, where: self._dump(rank, heading, error))
             links = Links(
@@ -96,6 +99,7 @@ class Stage:
                 store=store,
                 posting=posting,
                 inbox=self._inbox,
+                timeline=timeline,
                 record=record,
             )
             self._drive = Drive(rank, links, compute)
@@ -170,6 +174,17 @@ class Stage:
         log.error("the engine failed", exc_info=error)
         self.on_lost(f"the engine of {self._name} failed: {error!r}")
 
+    def _watch(self, rank: Rank, resources: Resources) -> Timeline:
+        """What happens to its rooms is remembered from now on."""
+        block_bytes = resources.engine.memory.region.block_bytes
+        timeline = Timeline(self.options.group.role, rank.scheduler.role.kinds, block_bytes)
+        rank.courier = Witness(rank.courier, timeline)
+        return timeline
+
+    def _computed(self, event: Started | LayerRan | Ran | BackedUp) -> None:
+        """On the engine's thread."""
+        self._inbox.put(Computed(now_us(), event))
+
     def _threads(
         self, rank: Rank, heading: Heading, resources: Resources, endpoints: Endpoints
     ) -> tuple[ComputeThread, Posting, RecordFile | None]:
@@ -178,7 +193,7 @@ class Stage:
         posting = Posting(resources.transport, engine.memory.region, endpoints.peers.hello, self._inbox.put)
         self._undo.callback(posting.close, END_S)
         sends_kv = options.group.role is RoleName.PREFILL
-        compute = ComputeThread(engine, resources.host, self._inbox.put, self._engine_failed, layers=sends_kv)
+        compute = ComputeThread(engine, resources.host, self._computed, self._engine_failed, layers=sends_kv)
         self._undo.callback(compute.close, END_S)
         record = None
         if options.record_dir:
