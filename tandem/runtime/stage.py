@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,7 +17,7 @@ from tandem.assembly import build_rank
 from tandem.core.config import RankOptions, RoleName
 from tandem.core.errors import ConfigError, Divergence
 from tandem.core.events import BackedUp, Combined, LayerRan, Ran, Started
-from tandem.core.ids import Room
+from tandem.core.ids import RequestId, Room
 from tandem.core.members import Member
 from tandem.core.messages import Fact, Formed
 from tandem.core.rank import Rank
@@ -24,7 +25,7 @@ from tandem.runtime.compute import ComputeThread
 from tandem.runtime.drive import Computed, Drive, GroupLost, Links, Lost, Thrown
 from tandem.runtime.dump import dump, dump_directory
 from tandem.runtime.endpoints import Endpoints, open_endpoints
-from tandem.runtime.health import Health, State
+from tandem.runtime.health import UNAVAILABLE, Health, Reply, State
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.leash import leash
 from tandem.runtime.links import check_where, read_secret
@@ -35,7 +36,7 @@ from tandem.runtime.registry import Registry, RegistryLoop
 from tandem.runtime.rendezvous import Rendezvous
 from tandem.runtime.resources import Resources, load_resources
 from tandem.runtime.router_link import RouterLink
-from tandem.runtime.state import AskState, NewMembers, load_of
+from tandem.runtime.state import NewMembers, Question, describe, load_of, timelines
 from tandem.runtime.timeline import Timeline
 from tandem.runtime.witness import Witness, now_us
 
@@ -72,7 +73,7 @@ class Stage:
         """Until stopped. Raises ConfigError, GroupLost or Divergence."""
         options = self.options
         with self._undo, contextlib.suppress(Stopped):
-            health = Health(options.http_host, options.http_port, self._ask)
+            health = Health(options.http_host, options.http_port, self._ask, self._timelines)
             self._undo.callback(health.close)
             secret = read_secret(options.secret_file)
             check_where(options.bind or options.run_dir)
@@ -225,7 +226,15 @@ class Stage:
         if self._drive is None:
             group, rank = self.options.group.name, self.options.rank
             return {"ready": False, "waiting_for": self._waiting_for, "group": group, "rank": rank}
-        question = AskState()
+        question = Question(describe)
+        self._inbox.put(question)
+        return question.wait(timeout_s)
+
+    def _timelines(self, rid: RequestId | None, timeout_s: float) -> Reply | None:
+        """On a health thread: an overview of the newest rooms, or all about one request."""
+        if self._drive is None:
+            return UNAVAILABLE, msgspec.json.encode({"error": f"not ready: waiting for {self._waiting_for}"})
+        question = Question(partial(timelines, rid))
         self._inbox.put(question)
         return question.wait(timeout_s)
 

@@ -1,29 +1,40 @@
 """What other threads ask of the tick loop. It answers between two events, so nothing is read while it changes."""
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import msgspec
 
 from consensus.store_link import LeaderStore
+from tandem.core.ids import RequestId
 from tandem.core.members import Member
 from tandem.core.messages import Load
 from tandem.core.rank import Rank
 from tandem.runtime.drive import Drive
-from tandem.runtime.health import State
+from tandem.runtime.health import NOT_FOUND, OK, Reply, State
+from tandem.runtime.history import Outlines, Tracks
+from tandem.runtime.timeline import MAX_ROOMS
+from tandem.runtime.witness import now_us
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
-class AskState:
-    """One health thread's question."""
+class Question(Generic[T]):
+    """One health thread's question: what `look` finds."""
 
-    _answer: State | None = None
+    look: Callable[[Drive], T]
+    _answer: T | None = None
     _answered: threading.Event = field(default_factory=threading.Event)
 
     def answer(self, drive: Drive) -> None:
         """On the tick loop's thread."""
-        self._answer = describe(drive)
+        self._answer = self.look(drive)
         self._answered.set()
 
-    def wait(self, timeout_s: float) -> State | None:
+    def wait(self, timeout_s: float) -> T | None:
         """The answer, or None if the tick loop did not give one in time."""
         return self._answer if self._answered.wait(timeout_s) else None
 
@@ -79,3 +90,16 @@ def describe(drive: Drive) -> State:
         "peer_messages": dict(links.peers.counts),
         "refused_peers": [f"{group} rank {number}: {why}" for (group, number), why in links.peers.refusals().items()],
     }
+
+
+def timelines(rid: RequestId | None, drive: Drive) -> Reply:
+    """An overview of the newest rooms, or all that is kept of one request."""
+    place, timeline = drive.rank.place, drive.links.timeline
+    who = (place.group, place.rank, timeline.role.value, now_us())
+    if rid is None:
+        return OK, msgspec.json.encode(Outlines(*who, timeline.outlines()))
+    tracks = timeline.tracks(rid)
+    if not tracks:
+        error = f"no request {rid:016x} here: the last {MAX_ROOMS} are remembered"
+        return NOT_FOUND, msgspec.json.encode({"error": error})
+    return OK, msgspec.json.encode(Tracks(*who, tracks))
