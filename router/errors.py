@@ -1,5 +1,6 @@
 """What a client is told when something is wrong: OpenAI's error shape, with one code per cause."""
 
+from collections.abc import Mapping
 from typing import assert_never
 
 import msgspec
@@ -82,6 +83,20 @@ def unknown_group(name: str) -> ApiError:
 def unreachable(name: str) -> ApiError:
     """A group that is known, but not connected, or does not take its messages."""
     return ApiError(503, "group_unreachable", f"group {name} cannot be told now; see /workers", retry_after_s=1)
+
+
+def no_request_id(text: str) -> ApiError:
+    """An operator gave something that no request is called."""
+    example = "the x-request-id of an answer, or its id, such as cmpl-0123456789abcdef"
+    return ApiError(400, "invalid_request_id", f"{text[:64]!r} is no request id: give {example}", "request_id")
+
+
+def unknown_request(text: str, silent: Mapping[str, str]) -> ApiError:
+    """No rank that answers remembers the request."""
+    told = f"no rank remembers request {text[:64]!r}: no group ever had it, or newer ones have taken its place"
+    if silent:
+        told += f"; not heard: {', '.join(f'{name} ({why})' for name, why in silent.items())}"
+    return ApiError(404, "unknown_request", told, "request_id")
 
 
 def outgrown(tokens: int) -> ApiError:

@@ -17,6 +17,7 @@ from router.format import Dialect
 from router.orders import KnobsBody, control_of, knobs_of
 from router.schema import Body, ChatBody, CompletionBody, components
 from router.service import Service
+from router.transfers import detail, overview
 
 KNOBS_BYTES = 64 * 1024
 
@@ -79,6 +80,16 @@ def build_admin_app(service: Service) -> FastAPI:
     @app.get("/requests")
     async def requests() -> dict[str, int]:
         return {"open": len(service.requests), "admitted": service.admitted, "coming": service.coming}
+
+    @app.get("/transfers")
+    async def transfers() -> Response:
+        groups, scale = service.membership.groups(), service.rules.timer_scale
+        return Response(msgspec.json.encode(await overview(groups, scale)), media_type="application/json")
+
+    @app.get("/transfers/{request_id}")
+    async def transfer(request_id: str) -> Response:
+        groups, scale = service.membership.groups(), service.rules.timer_scale
+        return Response(msgspec.json.encode(await detail(groups, request_id, scale)), media_type="application/json")
 
     _health(app, service)
     _document(app, KnobsBody)

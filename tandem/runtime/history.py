@@ -146,3 +146,71 @@ class Tracks(Rank):
     """GET /timelines/RID of a rank: its attempts, oldest first."""
 
     rooms: list[Track]
+
+
+# what a router makes of what the ranks tell
+
+
+class Summary(msgspec.Struct):
+    """One attempt of one request, from all ranks that told of it."""
+
+    id: str  # the x-request-id
+    attempt: int
+    groups: dict[str, str]  # by role
+    state: str
+    reason: str
+    prompt_tokens: int
+    tokens: int | None
+    layers: tuple[int, int]  # handed over, of so many; 0 of 0: nothing is handed over
+    bytes: int
+    began_us: int
+    phases_ms: dict[str, float]
+    """Milliseconds, of what is over. `alloc`: until decode had pages and the vote of its ranks. `bootstrap`: until
+    prefill knew. `admit`: until prefill had pages. `compute`: until token 0. `exposed`: until the last KV was there.
+    `decode`: from there on. And of a write, on average, `queue`: until the peer's worker took it up. `post`: until the
+    transport had it. `wire`: until it was over. `commit`: until the decode rank was told.
+    """
+
+
+class Transfers(msgspec.Struct):
+    """GET /transfers of a router: newest first, and who did not answer, with why."""
+
+    transfers: list[Summary]
+    silent: dict[str, str]
+
+
+class Witnessed(msgspec.Struct):
+    """One rank of an attempt. Its clock is `offset_us` ahead of the router's, give or take `within_us`; if that is
+    more than nothing, its times have been `shifted` to the router's.
+    """
+
+    rank: str
+    role: str
+    offset_us: int
+    within_us: int
+    shifted: bool
+    outline: Outline
+    dropped: int
+
+
+class Happened(msgspec.Struct):
+    """An entry and whose it is."""
+
+    rank: str
+    entry: Entry
+
+
+class Attempt(msgspec.Struct):
+    """All that is known of one attempt: events of all ranks, in order."""
+
+    summary: Summary
+    ranks: list[Witnessed]
+    events: list[Happened]
+
+
+class Transfer(msgspec.Struct):
+    """GET /transfers/ID of a router: its attempts, and who did not answer, with why."""
+
+    id: str
+    attempts: list[Attempt]
+    silent: dict[str, str]
