@@ -26,9 +26,9 @@ from tandem.core.config import (
 )
 from tandem.core.errors import ConfigError
 from tandem.core.ids import RankId
-from tandem.core.inputs import Order
 from tandem.core.requests import Sampling
 from tandem.doctor.command import doctor
+from tandem.operations import control
 from tandem.usage import explain
 
 EXIT_USAGE = 2
@@ -268,16 +268,7 @@ def serve_router(options: RouterOptions) -> int:
     return serve(options)
 
 
-@app.command()
-def control(
-    order: Annotated[Order, Argument(help="What to do.")],
-    group: Annotated[str, Option(help="Name of the group, such as p0.")],
-    admin_url: Annotated[str, Option(help="The router's admin port, as in the READY line.")],
-) -> int:
-    """Tell a whole group to pause, resume, flush its prefix cache, or drain."""
-    from tandem.control import control as run
-
-    return run(order, group, admin_url)
+app.command()(control)
 
 
 @app.command()

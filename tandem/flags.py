@@ -46,6 +46,9 @@ RegistryUrl = Annotated[
 ]
 OwnRegistryUrl = Annotated[str, Option(envvar=REGISTRY_URL, help="An external registry. (Default: an embedded one.)")]
 KnownRegistryUrl = Annotated[str, Option(envvar=REGISTRY_URL, help="Also see whether this registry answers.")]
+AdminUrl = Annotated[
+    str, Option(envvar="TANDEM_ADMIN_URL", help="The router's admin port, as in the READY line of `tandem up`.")
+]
 SecretFile = Annotated[str, Option(help="File with the secret that all processes of the cluster share.")]
 Supervised = Annotated[bool, Option("--supervised", help="End when standard input closes.")]
 Groups = Annotated[int, Option(min=1, max=MAX_GROUPS, help="Groups of this role.")]

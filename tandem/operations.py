@@ -1,0 +1,19 @@
+"""Commands for who operates a cluster, by way of a router's admin port. As in `cli`, they only read flags."""
+
+from typing import Annotated
+
+from typer import Argument, Option
+
+from tandem import flags
+from tandem.core.inputs import Order
+
+
+def control(
+    order: Annotated[Order, Argument(help="What to do.")],
+    group: Annotated[str, Option(help="Name of the group, such as p0.")],
+    admin_url: flags.AdminUrl,
+) -> int:
+    """Tell a whole group to pause, resume, flush its prefix cache, or drain."""
+    from tandem.control import control as run
+
+    return run(order, group, admin_url)
