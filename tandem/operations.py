@@ -17,3 +17,13 @@ def control(
     from tandem.control import control as run
 
     return run(order, group, admin_url)
+
+
+def trace(
+    request_id: Annotated[str, Argument(help="The id of an answer, or its x-request-id header.")],
+    admin_url: flags.AdminUrl,
+) -> int:
+    """Draw what became of a request: waits, chunks, each layer's way to decode, tokens."""
+    from tandem.trace import trace as run
+
+    return run(request_id, admin_url)

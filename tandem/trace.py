@@ -1,0 +1,131 @@
+"""`tandem trace`: what became of a request, as a waterfall, by way of a router's admin port."""
+
+import http.client
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from itertools import groupby
+from urllib.parse import quote
+
+import msgspec
+from rich.console import Console
+from rich.text import Text
+
+from tandem.control import ANSWER_BYTES, Answer, refusal
+from tandem.core.errors import ConfigError
+from tandem.runtime.history import Attempt, Summary, Transfer
+from tandem.waterfall import (
+    COMMIT,
+    FAULT,
+    LANDED,
+    LEGEND,
+    MOMENT,
+    POST,
+    QUEUE,
+    RUN,
+    WAIT,
+    WIRE,
+    Drawn,
+    duration,
+    figure,
+    waterfall,
+)
+
+ANSWER_S = 30.0
+"""The router waits a second for its ranks, and longer with a timer scale."""
+WIDTH = 100
+"""Columns, where there is no terminal that says how many."""
+PER_WRITE = ("queue", "post", "wire", "commit")
+"""Phases of a write. The others are of the whole request."""
+STYLES = {
+    WAIT: "yellow",
+    RUN: "green",
+    QUEUE: "dim",
+    POST: "magenta",
+    WIRE: "cyan",
+    COMMIT: "blue",
+    LANDED: "bold",
+    MOMENT: "bold",
+    FAULT: "bold red",
+}
+"""Of what is in a bar, where there are colours."""
+
+
+def trace(request_id: str, admin_url: str) -> int:
+    """Draw it. Raises ConfigError with what the router says, or that nobody says anything."""
+    transfer = fetch(request_id, admin_url)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    for line in told(transfer, console.width if console.is_terminal else WIDTH):
+        console.print(line)
+    return 0
+
+
+def fetch(request_id: str, admin_url: str) -> Transfer:
+    """Ask the router. Raises ConfigError."""
+    url = f"{admin_url.rstrip('/')}/transfers/{quote(request_id, safe='')}"
+    try:
+        with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
+            return msgspec.json.decode(answer.read(), type=Transfer)
+    except urllib.error.HTTPError as error:
+        with error:
+            answered = Answer(error.code, error.headers.get("server", ""), error.read(ANSWER_BYTES))
+        raise ConfigError(refusal(answered, admin_url)) from None
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"--admin-url is {admin_url!r}: what answers there is no router, {error}") from None
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise ConfigError(f"--admin-url is {admin_url!r}: no router answers there, {error}") from None
+
+
+def told(transfer: Transfer, width: int) -> Iterator[str | Text]:
+    """All attempts, line by line."""
+    for attempt in transfer.attempts:
+        yield headline(attempt.summary, len(transfer.attempts))
+        yield ""
+        yield from map(coloured, waterfall(attempt, width))
+        yield ""
+        yield from figures(attempt.summary)
+        yield from remarks(attempt)
+        yield ""
+    yield from (f"{name} was not heard: {why}" for name, why in transfer.silent.items())
+    yield LEGEND
+
+
+def coloured(line: Drawn) -> Text:
+    """A line of the picture."""
+    bar = [("".join(run), STYLES.get(glyph, "")) for glyph, run in groupby(line.bar)]
+    text = Text.assemble(f"{line.label} ", *bar, f" {line.note}")
+    text.rstrip()
+    return text
+
+
+def headline(summary: Summary, attempts: int) -> str:
+    """What it was, where, and how it stands."""
+    which = f", attempt {summary.attempt}" if attempts > 1 or summary.attempt > 1 else ""
+    groups = " > ".join(summary.groups.values())
+    tokens = f"{summary.prompt_tokens} prompt tokens"
+    tokens += f", {summary.tokens} generated" if summary.tokens is not None else ""
+    reason = f" ({summary.reason})" if summary.reason else ""
+    return f"request {summary.id}{which}: {groups}, {tokens}, {summary.state}{reason}"
+
+
+def figures(summary: Summary) -> Iterator[str]:
+    """The phases in milliseconds; those of a write are averages."""
+    phases = {name: f"{name} {figure(int(value * 1000))}" for name, value in summary.phases_ms.items()}
+    once = [said for name, said in phases.items() if name not in PER_WRITE]
+    each = [said for name, said in phases.items() if name in PER_WRITE]
+    if once:
+        yield f"ms: {', '.join(once)}"
+    if each:
+        done, of = summary.layers
+        yield f"ms of a write, on average: {', '.join(each)}; {done} of {of} layers, {summary.bytes} bytes"
+
+
+def remarks(attempt: Attempt) -> Iterator[str]:
+    """What has to be known to read the picture rightly."""
+    for rank in attempt.ranks:
+        if rank.shifted:
+            way = "ahead of" if rank.offset_us > 0 else "behind"
+            off, within = duration(abs(rank.offset_us)), duration(rank.within_us)
+            yield f"{rank.rank}'s clock is {off} {way} the router's, within {within}; its times are corrected"
+        if rank.dropped:
+            yield f"{rank.rank} has dropped {rank.dropped} entries from the middle of a long story"
