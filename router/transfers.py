@@ -73,19 +73,21 @@ async def _ask(
         if answer.status == 404:  # it does not know the request
             continue
         try:
-            told.append(_read(answer, kind))
+            told.append(_read(name, answer, kind))
         except ValueError as error:
             silent[name] = str(error)
     return told, {**missing, **silent}
 
 
-def _read(heard: Heard, kind: type[R]) -> tuple[R, Clock]:
-    """Raises ValueError for what no rank would say."""
+def _read(name: str, heard: Heard, kind: type[R]) -> tuple[R, Clock]:
+    """Raises ValueError for what this rank would not say."""
     if heard.status != 200:
         raise ValueError(f"it answers with status {heard.status}")
     try:
         one = msgspec.json.decode(heard.body, type=kind)
     except msgspec.DecodeError as error:
         raise ValueError(f"it answers with what cannot be read: {error}") from None
+    if one.name != name:  # an address such as 127.0.0.1 means another host here than there
+        raise ValueError(f"{one.name} answers at its address: give it an --http-host that the router can reach")
     middle_us = (heard.asked_us + heard.heard_us) // 2
     return one, Clock(one.now_us - middle_us, (heard.heard_us - heard.asked_us + 1) // 2)

@@ -117,7 +117,8 @@ def figures(summary: Summary) -> Iterator[str]:
         yield f"ms: {', '.join(once)}"
     if each:
         done, of = summary.layers
-        yield f"ms of a write, on average: {', '.join(each)}; {done} of {of} layers, {summary.bytes} bytes"
+        yield f"ms of a write, on average: {', '.join(each)}"
+        yield f"handed over: {done} of {of} layers, {summary.bytes} bytes"
 
 
 def remarks(attempt: Attempt) -> Iterator[str]:

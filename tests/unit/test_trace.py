@@ -232,7 +232,8 @@ def test_the_figures_stand_below_the_picture():
     lines = text_of(Transfer(ID, [attempt_of(PAIR, GROUPS)], {}))
     assert lines[0] == f"request {ID}: p0 > d0, 8 prompt tokens, 5 generated, ended (length)"
     assert "ms: alloc 4" in lines
-    assert "ms of a write, on average: wire 1234; 2 of 2 layers, 300 bytes" in lines
+    assert "ms of a write, on average: wire 1234" in lines
+    assert "handed over: 2 of 2 layers, 300 bytes" in lines
     assert "= wire" in lines[-1]
 
 

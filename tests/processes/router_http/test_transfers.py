@@ -227,6 +227,16 @@ def test_what_no_rank_would_say_is_not_believed(doubles, stranger, said, why):
     assert why in body["silent"]["d0.0"]
 
 
+def test_a_rank_whose_address_leads_to_another_is_not_taken_for_it(doubles, until):
+    serving, prefill, decode = doubles()
+    play(prefill, decode)
+    swapped = [msgspec.structs.replace(member, http=prefill.address) for member in serving.members()]
+    serving.members = lambda: swapped
+    silent = until(lambda: serving.get(f"/transfers/{ID}", admin=True)[1]["silent"])
+    assert silent.keys() == {"d0.0"}
+    assert "p0.0 answers at its address" in silent["d0.0"]
+
+
 def test_an_unknown_request_says_who_was_not_heard(doubles, nobody):
     serving, _, _ = doubles(http={"d0": nobody})
     status, body = serving.get(f"/transfers/{ID}", admin=True)
