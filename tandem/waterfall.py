@@ -27,6 +27,7 @@ LATE = frozenset(
         What.EVICTED,
         What.QUIET_HERE,
         What.QUIET,
+        What.FENCED,
         What.ENDED,
         What.GONE,
     }

@@ -154,7 +154,7 @@ class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten"):
     room: Room
 
 
-Note = (
+RoomNote = (
     Opened
     | Granted
     | Returned
@@ -167,9 +167,10 @@ Note = (
     | Stopped
     | ToldPeer
     | Settled
-    | CutOff
     | Forgotten
 )
+Note = RoomNote | CutOff
+"""What happened to a room, or what is to be done about a peer."""
 
 
 class Plan(msgspec.Struct, frozen=True, array_like=True):

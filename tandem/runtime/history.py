@@ -32,8 +32,10 @@ class What(enum.Enum):
     EVICTED = "evicted"  # decode: it has lost its pages; the next attempt computes them anew
     FAILED_HERE = "failed here"
     FAILED = "failed"
+    CORRUPTED = "corrupted"  # decode: what has landed is not what was sent
     QUIET_HERE = "quiet here"  # prefill: nothing of this rank can touch its pages any more
     QUIET = "quiet"
+    FENCED = "fenced"  # its peer was cut off, so its pages are free although no word came
     ENDED = "ended"  # for its client; the detail is the reason
     GONE = "gone"  # its pages are back
 

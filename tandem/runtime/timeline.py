@@ -12,6 +12,7 @@ from tandem.core.inputs import FirstToken, Frame, Kind, Submit
 from tandem.core.messages import Baton, Commit, Grant, Progress, Quiet
 from tandem.core.plan import (
     Ask,
+    CutOff,
     Emitted,
     Ended,
     Evicted,
@@ -23,6 +24,7 @@ from tandem.core.plan import (
     Resumed,
     Retracted,
     Returned,
+    RoomNote,
     Row,
 )
 from tandem.runtime.ends import Ends
@@ -56,7 +58,9 @@ VERDICTS = {
     Kind.BOOTSTRAPPED: What.BOOTSTRAPPED,
     Kind.TRANSFERRED: What.TRANSFERRED,
     Kind.FAILED: What.FAILED,
+    Kind.CORRUPTED: What.CORRUPTED,
     Kind.QUIET: What.QUIET,
+    Kind.FENCED: What.FENCED,
 }
 NOTES: dict[type[Note], What] = {
     Granted: What.GRANTED,
@@ -265,14 +269,14 @@ class Timeline:
                 last = note
                 if note.index < 2:
                     self._emitted(now_us, note)
-            elif (what := NOTES.get(type(note))) is not None:
+            elif not isinstance(note, CutOff) and (what := NOTES.get(type(note))) is not None:
                 story = self._rooms.get(note.room)
                 if story is not None:
                     self._noted(now_us, story, note, what)
                     if last is not None and last.room == note.room and what is What.ENDED:
                         story.outline.tokens = last.index + 1
 
-    def _noted(self, now_us: int, story: _Story, note: Note, what: What) -> None:
+    def _noted(self, now_us: int, story: _Story, note: RoomNote, what: What) -> None:
         if isinstance(note, Ended):
             story.outline.reason = note.reason.value
             story.mark(now_us, what, note.reason.value)
