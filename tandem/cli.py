@@ -36,7 +36,7 @@ LIMITS = Limits()
 PAIR_FLAGS = (
     *("prefill_groups", "prefill_pp", "prefill_pp_partition"),
     *("decode_groups", "decode_pp", "decode_pp_partition"),
-    *("host_pages", "transfer_consensus", "disaggregation_transfer_backend"),
+    *("host_pages", "transfer_consensus", "disaggregation_transfer_backend", "quiesce_ms", "checksum_sample"),
 )
 COLOCATED_FLAGS = ("groups", "pp", "pp_partition")
 
@@ -72,6 +72,8 @@ def up(
     prefix_cache: flags.PrefixCache = LIMITS.prefix_cache,
     host_pages: flags.HostPages = LIMITS.host_pages,
     transfer_consensus: flags.TransferConsensus = LIMITS.transfer_consensus,
+    quiesce_ms: flags.QuiesceMs = LIMITS.quiesce_ms,
+    checksum_sample: flags.ChecksumSample = LIMITS.checksum_sample,
     disaggregation_transfer_backend: flags.TransferBackend = "mooncake",
     num_pages: Annotated[int | None, Option(min=1, help="Per group. (Default: 65,536 tokens, if they fit.)")] = None,
     host: Annotated[str, Option(help="Address to serve on.")] = "127.0.0.1",
@@ -143,6 +145,8 @@ def rank_command(
     prefix_cache: flags.PrefixCache = LIMITS.prefix_cache,
     dynamic_chunking: flags.DynamicChunking = LIMITS.dynamic_chunking,
     transfer_consensus: flags.TransferConsensus = LIMITS.transfer_consensus,
+    quiesce_ms: flags.QuiesceMs = LIMITS.quiesce_ms,
+    checksum_sample: flags.ChecksumSample = LIMITS.checksum_sample,
     http_host: Annotated[str, Option(help="Address of /livez, /readyz and /state.")] = "127.0.0.1",
     http_port: flags.Port = 0,
     disaggregation_transfer_backend: flags.TransferBackend = "mooncake",

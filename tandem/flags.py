@@ -29,6 +29,12 @@ DynamicChunking = Annotated[
     bool, Option("--dynamic-chunking", help="Prefill: fit the chunks so that all take the same time.")
 ]
 TransferConsensus = Annotated[Consensus, Option(help="How the ranks of a group agree on the state of a transfer.")]
+QuiesceMs = Annotated[
+    int, Option(min=1, help="How long pages of an ended request wait for the peer group's word before it is cut off.")
+]
+ChecksumSample = Annotated[
+    int, Option(min=0, help="One of so many blocks of KV is compared at both ends. 1: all; 0: none.")
+]
 TransferBackend = Annotated[
     Backend, Option(help="What moves the KV cache. shm: between processes of one host that share the run directory.")
 ]

@@ -41,6 +41,7 @@ FLOORS = {
     "kvtransfer.answering": 4,
     "kvtransfer.calling": 4,
     "kvtransfer.posting": 4,
+    "kvtransfer.checksums": 4,
     "consensus.store_link": 4,
     "router.upstream": 4,
     # 3 ports, and what all hands use
@@ -71,6 +72,7 @@ FLOORS = {
     "tandem.core.batching": 1,
     "tandem.core.budget": 1,
     "tandem.core.deadlines": 1,
+    "tandem.core.quarantine": 1,
     "tandem.core.victims": 1,
     "tandem.core.turns": 1,
     "tandem.core.prefixes": 1,

@@ -99,6 +99,8 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "no-prefix-cache": not limits.prefix_cache,
         "dynamic-chunking": limits.dynamic_chunking,
         "transfer-consensus": limits.transfer_consensus,
+        "quiesce-ms": limits.quiesce_ms,
+        "checksum-sample": limits.checksum_sample,
         "cluster-secret-file": options.secret_file,
         "run-dir": options.run_dir,
         "bind": options.bind,
