@@ -15,13 +15,19 @@ class KnobsBody(msgspec.Struct, forbid_unknown_fields=True):
     chunked_prefill_size: TickTokens | None = None
 
 
-def control_of(name: str) -> Control:
-    """Raises ApiError 400 for an order that does not exist."""
+def control_of(name: str, peer: str = "") -> Control:
+    """Raises ApiError 400 for an order that does not exist, and for a release that names no peer, or others that do."""
     try:
-        return Control(Order(name))
+        order = Order(name)
     except ValueError:
         names = ", ".join(order.value for order in Order)
         raise ApiError(400, "unknown_order", f"{name[:64]!r} is no order: give one of {names}", "order") from None
+    if order is Order.RELEASE and not peer:
+        text = "release is about pages held for a peer group: name it, such as ?peer=p0"
+        raise ApiError(400, "missing_required_parameter", text, "peer")
+    if order is not Order.RELEASE and peer:
+        raise ApiError(400, "unknown_parameter", f"{order.value} concerns no peer group: leave peer out", "peer")
+    return Control(order, peer)
 
 
 def knobs_of(payload: bytes, limits: Limits) -> Knobs:

@@ -14,6 +14,7 @@ from router.completions import Completions
 from router.edge import answer, install
 from router.errors import shutting_down
 from router.format import Dialect
+from router.held import held_pages
 from router.orders import KnobsBody, control_of, knobs_of
 from router.schema import Body, ChatBody, CompletionBody, components
 from router.service import Service
@@ -73,9 +74,14 @@ def build_admin_app(service: Service) -> FastAPI:
         }
 
     @app.post("/workers/{group}/{order}", status_code=202)
-    async def order(group: str, order: str) -> dict[str, str]:
-        service.tell(group, control_of(order))
+    async def order(group: str, order: str, peer: str = "") -> dict[str, str]:
+        service.tell(group, control_of(order, peer))
         return {"group": group, "order": order}
+
+    @app.get("/held")
+    async def held() -> Response:
+        groups, scale = service.membership.groups(), service.rules.timer_scale
+        return Response(msgspec.json.encode(await held_pages(groups, scale)), media_type="application/json")
 
     @app.get("/requests")
     async def requests() -> dict[str, int]:

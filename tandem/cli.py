@@ -28,7 +28,7 @@ from tandem.core.errors import ConfigError
 from tandem.core.ids import RankId
 from tandem.core.requests import Sampling
 from tandem.doctor.command import doctor
-from tandem.operations import control, trace
+from tandem.operations import control, kv, trace
 from tandem.usage import explain
 
 EXIT_USAGE = 2
@@ -274,6 +274,7 @@ def serve_router(options: RouterOptions) -> int:
 
 app.command()(control)
 app.command()(trace)
+app.add_typer(kv, name="kv")
 
 
 @app.command()

@@ -4,18 +4,24 @@ import http.client
 import json
 import urllib.error
 import urllib.request
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from urllib.parse import quote
+
+import msgspec
 
 from tandem.core.errors import ConfigError
 from tandem.core.inputs import Order
 from tandem.runtime.health import SERVER as RANK
 
-ANSWER_S = 10.0
-ANSWER_BYTES = 64 * 1024
-ACCEPTED = 202
+ANSWER_S = 30.0
+"""The router waits a second for its ranks, and longer with a timer scale."""
+ANSWER_BYTES = 64 << 20
+OK, ACCEPTED = 200, 202
 NOT_HERE = ("not_found", "method_not_allowed")
 """How a router answers on a port that takes no orders."""
+
+
+T = TypeVar("T")
 
 
 class Answer(NamedTuple):
@@ -28,19 +34,41 @@ class Answer(NamedTuple):
 
 def control(order: Order, group: str, admin_url: str) -> int:
     """Pass the order on. Raises ConfigError with what the router says, or who answers in its place."""
-    try:
-        answer = post(f"{admin_url.rstrip('/')}/workers/{quote(group, safe='')}/{order.value}")
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ConfigError(f"--admin-url is {admin_url!r}: no router answers there, {error}") from None
-    if answer.status != ACCEPTED:
-        raise ConfigError(refusal(answer, admin_url))
+    if order is Order.RELEASE:
+        raise ConfigError("the order is release: it is about a peer group; use `tandem kv release GROUP PEER`")
+    tell(admin_url, f"workers/{quote(group, safe='')}/{order.value}")
     print(f"group {group} is told to {order.value}")
     return 0
 
 
-def post(url: str) -> Answer:
+def tell(admin_url: str, path: str) -> None:
+    """POST an order. Raises ConfigError with what the router says, or who answers in its place."""
+    answer = _ask(admin_url, path, "POST")
+    if answer.status != ACCEPTED:
+        raise ConfigError(refusal(answer, admin_url))
+
+
+def get(admin_url: str, path: str, kind: type[T]) -> T:
+    """What the router knows. Raises ConfigError with what it says, or who answers in its place."""
+    answer = _ask(admin_url, path, "GET")
+    if answer.status != OK:
+        raise ConfigError(refusal(answer, admin_url))
+    try:
+        return msgspec.json.decode(answer.body, type=kind)
+    except msgspec.DecodeError as error:
+        raise ConfigError(f"--admin-url is {admin_url!r}: what answers there is no router, {error}") from None
+
+
+def _ask(admin_url: str, path: str, method: str) -> Answer:
+    try:
+        return ask(f"{admin_url.rstrip('/')}/{path}", method)
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        raise ConfigError(f"--admin-url is {admin_url!r}: no router answers there, {error}") from None
+
+
+def ask(url: str, method: str) -> Answer:
     """Whatever answers, with whatever status. Raises OSError, ValueError or HTTPException when nobody does."""
-    request = urllib.request.Request(url, method="POST")
+    request = urllib.request.Request(url, method=method)
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             return Answer(answer.status, answer.headers.get("server", ""), answer.read(ANSWER_BYTES))

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from typer import Argument, Option
+from typer import Argument, Option, Typer
 
 from tandem import flags
 from tandem.core.inputs import Order
@@ -17,6 +17,29 @@ def control(
     from tandem.control import control as run
 
     return run(order, group, admin_url)
+
+
+def ls(admin_url: flags.AdminUrl) -> int:
+    """Show pages of ended requests that groups hold for a peer group which may still touch them."""
+    from tandem.kv import ls as run
+
+    return run(admin_url)
+
+
+def release(
+    group: Annotated[str, Argument(help="The group that holds pages, such as d0.")],
+    peer: Annotated[str, Argument(help="The peer group that they are held for, such as p0.")],
+    admin_url: flags.AdminUrl,
+) -> int:
+    """Have a group cut a peer group off, so that what it holds for it can be given back."""
+    from tandem.kv import release as run
+
+    return run(group, peer, admin_url)
+
+
+kv = Typer(help="Pages of the KV cache that groups hold for each other.", no_args_is_help=True)
+kv.command()(ls)
+kv.command()(release)
 
 
 def trace(

@@ -1,18 +1,13 @@
 """`tandem trace`: what became of a request, as a waterfall, by way of a router's admin port."""
 
-import http.client
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from itertools import groupby
 from urllib.parse import quote
 
-import msgspec
 from rich.console import Console
 from rich.text import Text
 
-from tandem.control import ANSWER_BYTES, Answer, refusal
-from tandem.core.errors import ConfigError
+from tandem.control import get
 from tandem.runtime.history import Attempt, Summary, Transfer
 from tandem.waterfall import (
     COMMIT,
@@ -31,8 +26,6 @@ from tandem.waterfall import (
     waterfall,
 )
 
-ANSWER_S = 30.0
-"""The router waits a second for its ranks, and longer with a timer scale."""
 WIDTH = 100
 """Columns, where there is no terminal that says how many."""
 PER_WRITE = ("queue", "post", "wire", "commit")
@@ -53,27 +46,11 @@ STYLES = {
 
 def trace(request_id: str, admin_url: str) -> int:
     """Draw it. Raises ConfigError with what the router says, or that nobody says anything."""
-    transfer = fetch(request_id, admin_url)
+    transfer = get(admin_url, f"transfers/{quote(request_id, safe='')}", Transfer)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for line in told(transfer, console.width if console.is_terminal else WIDTH):
         console.print(line)
     return 0
-
-
-def fetch(request_id: str, admin_url: str) -> Transfer:
-    """Ask the router. Raises ConfigError."""
-    url = f"{admin_url.rstrip('/')}/transfers/{quote(request_id, safe='')}"
-    try:
-        with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
-            return msgspec.json.decode(answer.read(), type=Transfer)
-    except urllib.error.HTTPError as error:
-        with error:
-            answered = Answer(error.code, error.headers.get("server", ""), error.read(ANSWER_BYTES))
-        raise ConfigError(refusal(answered, admin_url)) from None
-    except msgspec.DecodeError as error:
-        raise ConfigError(f"--admin-url is {admin_url!r}: what answers there is no router, {error}") from None
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ConfigError(f"--admin-url is {admin_url!r}: no router answers there, {error}") from None
 
 
 def told(transfer: Transfer, width: int) -> Iterator[str | Text]:

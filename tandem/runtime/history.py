@@ -40,6 +40,23 @@ class What(enum.Enum):
     GONE = "gone"  # its pages are back
 
 
+class HeldRoom(msgspec.Struct):
+    """An ended room whose pages a group holds for a peer group that may still touch them."""
+
+    group: str
+    room: str
+    peer: str
+    pages: int
+    age_ms: int
+
+
+class HeldPages(msgspec.Struct):
+    """All of them, longest first, and why some groups could not be asked."""
+
+    rooms: list[HeldRoom]
+    silent: dict[str, str]
+
+
 class _Entry(msgspec.Struct, omit_defaults=True, gc=False, tag_field="kind"):
     """One thing that happened, or is happening. Only its timeline changes it, until it is whole."""
 

@@ -14,7 +14,7 @@ from tandem.core.messages import Load
 from tandem.core.rank import Rank
 from tandem.runtime.drive import Drive
 from tandem.runtime.health import NOT_FOUND, OK, Reply, State
-from tandem.runtime.history import Outlines, Tracks
+from tandem.runtime.history import HeldRoom, Outlines, Tracks
 from tandem.runtime.timeline import MAX_ROOMS
 from tandem.runtime.witness import now_us
 
@@ -88,8 +88,21 @@ def describe(drive: Drive) -> State:
         if links.routers is not None
         else None,
         "peer_messages": dict(links.peers.counts),
+        "held": held_rooms(drive),
         "refused_peers": [f"{group} rank {number}: {why}" for (group, number), why in links.peers.refusals().items()],
     }
+
+
+def held_rooms(drive: Drive) -> list[State]:
+    """Pages held for peer groups, as rank 0 has them: ages are by its time."""
+    rank, now_ms = drive.rank, drive.now_ms()
+    if not rank.place.first:
+        return []
+    rooms = [
+        HeldRoom(rank.place.group, str(held.room), held.peer, pages, now_ms - held.since_ms)
+        for held, pages in rank.scheduler.role.held()
+    ]
+    return [msgspec.to_builtins(room) for room in rooms]
 
 
 def timelines(rid: RequestId | None, drive: Drive) -> Reply:

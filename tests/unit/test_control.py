@@ -17,7 +17,7 @@ BARE = b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}"
 
 @pytest.fixture
 def rank() -> Iterator[str]:
-    health = Health("127.0.0.1", 0, lambda timeout_s: {"ready": True})
+    health = Health("127.0.0.1", 0, lambda timeout_s: {"ready": True}, lambda rid, timeout_s: None)
     yield f"http://{health.address}"
     health.close()
 
@@ -63,3 +63,8 @@ def test_another_server_is_named_and_its_page_is_not_shown(answering: str, who: 
 @pytest.mark.parametrize("answering", [b"-ERR unknown command 'POST'\r\n", b""], indirect=True)
 def test_what_speaks_no_http_is_no_router(answering: str):
     assert f"--admin-url is '{answering}': no router answers there" in told(answering)
+
+
+def test_a_release_has_a_command_of_its_own():
+    with pytest.raises(ConfigError, match="tandem kv release GROUP PEER"):
+        control(Order.RELEASE, "d0", "http://127.0.0.1:1")

@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from router.errors import ApiError
-from router.orders import KnobsBody, knobs_of
+from router.orders import KnobsBody, control_of, knobs_of
 from tandem.core.config import MAX_TICK_TOKENS, Limits
-from tandem.core.inputs import Knobs
+from tandem.core.inputs import Control, Knobs, Order
 from tandem.core.messages import ToGroup
 
 LIMITS = Limits(max_prefill_tokens=MAX_TICK_TOKENS)
@@ -34,3 +34,14 @@ def test_knobs_beyond_the_bounds_are_no_message(field: str):
         knobs = Knobs(**{field: (number,) if field == "chunk_table" else number})
         with pytest.raises(msgspec.ValidationError):
             msgspec.msgpack.decode(msgspec.msgpack.encode(knobs), type=ToGroup)
+
+
+def test_a_release_names_the_peer_it_is_about():
+    assert control_of("release", "p0") == Control(Order.RELEASE, "p0")
+
+
+@pytest.mark.parametrize(("order", "peer"), [("release", ""), ("pause", "p0")])
+def test_an_order_about_no_peer_or_the_wrong_one_is_refused_by_name(order: str, peer: str):
+    with pytest.raises(ApiError) as refused:
+        control_of(order, peer)
+    assert (refused.value.status, refused.value.param) == (400, "peer")

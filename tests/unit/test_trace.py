@@ -10,6 +10,7 @@ import pytest
 from rich.text import Text
 
 from tandem import cli
+from tandem.control import get
 from tandem.core.errors import ConfigError
 from tandem.runtime.history import (
     Attempt,
@@ -25,7 +26,7 @@ from tandem.runtime.history import (
     Witnessed,
     Write,
 )
-from tandem.trace import WIDTH, fetch, told
+from tandem.trace import WIDTH, told
 from tandem.waterfall import Drawn, duration, waterfall
 
 ID = "00000000000000ab"
@@ -329,5 +330,5 @@ def test_the_admin_url_may_come_from_the_environment(server: Server, capsys, mon
 )
 def test_what_answers_instead_is_said(server: Server, said: str):
     with pytest.raises(ConfigError) as refused:
-        fetch(ID, server.url)
+        get(server.url, f"transfers/{ID}", Transfer)
     assert said in str(refused.value)

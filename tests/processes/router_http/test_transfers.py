@@ -17,6 +17,7 @@ from tandem.core.inputs import Kind, Submit
 from tandem.core.messages import Commit
 from tandem.core.plan import Emitted, Ended, Granted, Plan
 from tandem.core.requests import Reason, Sampling, Work
+from tandem.kv import ls
 from tandem.runtime.health import NOT_FOUND, OK, Health, Reply
 from tandem.runtime.history import Outlines, Tracks
 from tandem.runtime.timeline import Timeline
@@ -37,8 +38,9 @@ class RankDouble:
         kinds = (Kind.BOOTSTRAPPED, Kind.TRANSFERRED)
         self.timeline = Timeline(role, kinds, block_bytes=100)
         self.ahead_us = ahead_us
+        self.held: list[dict[str, object]] = []
         self._who = (group, 0, role.value)
-        self._health = Health("127.0.0.1", 0, lambda timeout_s: {"ready": True}, self._tell)
+        self._health = Health("127.0.0.1", 0, lambda timeout_s: {"held": self.held}, self._tell)
         self.address = self._health.address
         self.close = self._health.close
 
@@ -252,3 +254,24 @@ def test_what_is_no_request_id_is_refused(serving, name):
 
 def test_the_port_for_clients_tells_nothing_of_it(serving):
     assert serving.get("/transfers")[0] == 404
+
+
+# what groups hold for each other
+
+
+def test_what_is_held_is_listed_longest_first_and_shown(doubles, capsys: pytest.CaptureFixture[str]):
+    serving, prefill, decode = doubles()
+    prefill.held = [{"group": "p0", "room": f"{ID}.1", "peer": "d0", "pages": 3, "age_ms": 1_500}]
+    decode.held = [{"group": "d0", "room": f"{ID}.2", "peer": "p0", "pages": 9, "age_ms": 12_000}]
+    assert [room["group"] for room in serving.get("/held", admin=True)[1]["rooms"]] == ["d0", "p0"]
+    assert ls(serving.admin_url) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split() == ["d0", f"{ID}.2", "p0", "9", "12.0", "s"]
+    assert lines[2].split() == ["p0", f"{ID}.1", "d0", "3", "1.5", "s"]
+
+
+def test_a_group_that_cannot_be_asked_is_named(doubles, nobody: str):
+    serving, *_ = doubles(http={"d0": nobody})
+    held = serving.get("/held", admin=True)[1]
+    assert held["rooms"] == []
+    assert "did not answer" in held["silent"]["d0"]
