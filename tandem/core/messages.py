@@ -12,6 +12,7 @@
 """
 
 import enum
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -155,6 +156,27 @@ class Cancelled(_Message, frozen=True):
     group: str
     room: Room
     reason: Reason
+
+
+T = TypeVar("T")
+
+
+class Numbered(_Message, Generic[T], frozen=True):
+    """What one peer says to another after the handshake, with its place in the session: 1, 2, 3..."""
+
+    session: int
+    seq: int
+    message: T
+
+
+FORGOTTEN = -1
+
+
+class Heard(_Message, frozen=True):
+    """All up to `seq` has been heard; FORGOTTEN when the session is not known here, or not any more."""
+
+    session: int
+    seq: int
 
 
 # rank <-> rank 0 of its group
