@@ -105,7 +105,11 @@ class Region(_Message, frozen=True):
 
 
 class Hello(_Message, frozen=True):
-    """Who I am, which incarnation, what I compute and where my pages are. Proves identity before any write."""
+    """Who I am, which incarnation, what I compute and where my pages are. Proves identity before any write.
+
+    The endpoint is that of the one transport which serves the receiver's group. An incarnation has a `fence` after each
+    fence, so both together name an instance: nothing that was meant for an earlier one can land.
+    """
 
     group: str
     rank: RankId
@@ -115,6 +119,9 @@ class Hello(_Message, frozen=True):
     transport: str
     endpoint: str
     region: Region
+    probe: int = 0  # decode: the address for the known answer; prefill: the address that it has written to
+    fence: int = 0  # how often what the receiver's group may reach here has been fenced
+    session: int = 0  # decode: of this attempt, ascending; prefill: of the one that it answers
 
 
 class Refused(_Message, frozen=True):
