@@ -74,10 +74,17 @@ class Transport(Protocol):
         ...
 
     def write(self, peer: Hello, blocks: Sequence[tuple[int, int, int]], deadline_s: float) -> Written:
-        """Write (source address, destination address, bytes) triples and wait until they are done or given up."""
+        """Write (source address, destination address, bytes) triples and wait until they are done or given up.
+
+        Once it is closed nothing is written: FAILED_SETTLED.
+        """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The fence: wait for the calls in progress and end. Afterwards no peer's write lands in what was registered,
+        and no write of ours reads it. Raises OSError when that could not be done: call it again.
+        """
+        ...
 
 
 class HiddenOut(Protocol):

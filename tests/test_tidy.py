@@ -43,6 +43,7 @@ FLOORS = {
     "consensus.store_link": 4,
     "router.upstream": 4,
     # 3 ports, and what all hands use
+    "kvtransfer.gate": 3,
     "tandem.ports": 3,
     "tandem.assembly": 3,
     "tandem.runtime.links": 3,

@@ -23,6 +23,9 @@ PAGES = 8192
 DEADLINE_S = 60
 
 
+Start = Callable[[int], "Node"]
+
+
 class Node:
     """A process with a transport and a pool; page n of a fresh pool of seed s is `content(s, n)`."""
 
@@ -67,7 +70,7 @@ def digest(data: bytes) -> str:
 
 
 @pytest.fixture
-def node() -> Iterator[Callable[[int], Node]]:
+def node() -> Iterator[Start]:
     """Starts nodes; none outlives its test."""
     started: list[Node] = []
 
@@ -88,7 +91,7 @@ def expect(target: Node, seed: int, source_seed: int, pages: list[tuple[int, int
     assert target.digests() == expected
 
 
-def test_contiguous_and_scattered_pages_land_byte_exact(node: Callable[[int], Node]) -> None:
+def test_contiguous_and_scattered_pages_land_byte_exact(node: Start) -> None:
     source, target = node(1), node(2)
     assert source.connect(target.endpoint, 5.0) == ""
     contiguous = [(page, page + 100) for page in range(64)]
@@ -98,21 +101,21 @@ def test_contiguous_and_scattered_pages_land_byte_exact(node: Callable[[int], No
     expect(target, 2, 1, contiguous + scattered)
 
 
-def test_three_thousand_blocks_that_cannot_be_joined(node: Callable[[int], Node]) -> None:
+def test_three_thousand_blocks_that_cannot_be_joined(node: Start) -> None:
     source, target = node(1), node(2)
     pages = [(page * 2, PAGES - 2 - page * 2) for page in range(3000)]
     assert source.write(target, pages) == "ok"
     expect(target, 2, 1, pages)
 
 
-def test_an_address_that_is_not_registered_fails_and_crashes_nobody(node: Callable[[int], Node]) -> None:
+def test_an_address_that_is_not_registered_fails_and_crashes_nobody(node: Start) -> None:
     source, target = node(1), node(2)
     assert source.write(target, [(0, PAGES + 100)]) == "failed_unsettled"
     assert source.write(target, [(0, 1)]) == "ok"
     expect(target, 2, 1, [(0, 1)])
 
 
-def test_a_write_to_a_dead_peer_fails(node: Callable[[int], Node]) -> None:
+def test_a_write_to_a_dead_peer_fails(node: Start) -> None:
     source, target = node(1), node(2)
     assert source.write(target, [(0, 0)]) == "ok"
     target.stop()
@@ -124,7 +127,7 @@ def test_connecting_to_nobody_fails_within_the_deadline(node: Callable[[int], No
     assert "cannot be reached" in node(1).connect(endpoint, 10.0)  # by then it would be "was silent"
 
 
-def test_connecting_to_a_stopped_peer_fails_within_the_deadline(node: Callable[[int], Node]) -> None:
+def test_connecting_to_a_stopped_peer_fails_within_the_deadline(node: Start) -> None:
     source, target, other = node(1), node(2), node(3)
     target.process.send_signal(signal.SIGSTOP)
     for _ in range(2):
@@ -135,7 +138,19 @@ def test_connecting_to_a_stopped_peer_fails_within_the_deadline(node: Callable[[
     assert source.connect(target.endpoint, 10.0) == ""
 
 
-def test_a_peer_of_another_kind_is_no_peer(node: Callable[[int], Node]) -> None:
+def test_what_is_closed_writes_nothing_and_is_written_nothing(node: Start) -> None:
+    source, target = node(1), node(2)
+    assert source.write(target, [(0, 0)]) == "ok"
+    target.ask("close")
+    target.ask("close")  # once more does no harm
+    assert source.write(target, [(1, 1)]) == "failed_unsettled"
+    assert target.write(source, [(0, 0)]) == "failed_settled"
+    assert "rc -1" in target.connect(source.endpoint, 5.0)
+    expect(target, 2, 1, [(0, 0)])
+    expect(source, 1, 1, [])
+
+
+def test_a_peer_of_another_kind_is_no_peer(node: Start) -> None:
     assert "mooncake-rdma" in node(1).ask("connect_kind", "127.0.0.1:1", "mooncake-rdma")
 
 
@@ -146,6 +161,7 @@ def test_a_peer_of_another_kind_is_no_peer(node: Callable[[int], Node]) -> None:
         (["rdma"], {"MC_FORCE_TCP": "1"}, "MC_FORCE_TCP is set"),
         (["tcp"], {"MC_FORCE_HCA": "1"}, "MC_FORCE_HCA is set"),
         (["tcp"], {"MC_LOG_DIR": "/tmp"}, "MC_LOG_DIR is set"),
+        (["tcp"], {"MC_TE_METADATA_REFRESH_INTERVAL_SECONDS": "1"}, "REFRESH_INTERVAL_SECONDS is set"),
         (["quic"], {}, "choose tcp or rdma"),
     ],
 )
@@ -194,6 +210,9 @@ def serve(seed: int) -> None:
             case ["write", endpoint, blocks]:
                 triples = [tuple(block) for block in blocks]
                 answer(transport.write(peer(endpoint, transport.kind), triples, 30.0).value)
+            case ["close"]:
+                transport.close()
+                answer(None)
             case ["digests"]:
                 answer([digest(pool[start : start + PAGE]) for start in range(0, PAGES * PAGE, PAGE)])
 
