@@ -8,6 +8,9 @@ from tandem.core.ids import LayerId, PageId
 from tandem.core.messages import Hello, Region
 from tandem.core.plan import Plan
 
+TAIL_BYTES = 1 << 16
+"""Behind each page pool that peers can reach."""
+
 Sampled = tuple[tuple[int, ...], ...]
 """Token ids per sampled row, in plan order."""
 
@@ -18,6 +21,11 @@ class Memory(Protocol):
     @property
     def region(self) -> Region:
         """Where it lies."""
+        ...
+
+    @property
+    def tail(self) -> memoryview:
+        """The bytes right behind it, which peers can reach as well: for the known answers of handshakes."""
         ...
 
     def block(self, layer: LayerId, page: PageId) -> memoryview:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId, PageId
 from tandem.core.messages import Region
-from tandem.ports import Memory
+from tandem.ports import TAIL_BYTES, Memory
 
 
 class PageMemory:
@@ -24,9 +24,10 @@ class PageMemory:
         size = (last - first) * num_pages * block_bytes
         if size < 1:
             raise ConfigError(f"num-pages is {num_pages}: {last - first} layers of it make an empty page pool")
-        self._map = _map_memory(size, f"num-pages is {num_pages}")
-        self.buffer = memoryview(self._map)
-        """All bytes, writable; for np.frombuffer and torch.frombuffer."""
+        self._map = _map_memory(size + TAIL_BYTES, f"num-pages is {num_pages}")
+        self.buffer = memoryview(self._map)[:size]
+        """All bytes of the pages, writable; for np.frombuffer and torch.frombuffer."""
+        self.tail = memoryview(self._map)[size:]
         base = int(np.frombuffer(self._map, np.uint8).ctypes.data)
         self.region = Region(
             base=base, first_layer=first, last_layer=last, num_pages=num_pages, block_bytes=block_bytes
@@ -39,6 +40,7 @@ class PageMemory:
     def close(self) -> None:
         """Give the memory back. Raises BufferError while a view of it is alive."""
         self.buffer.release()
+        self.tail.release()
         self._map.close()
 
 
@@ -48,6 +50,7 @@ class PlainMemory:
     def __init__(self, layers: tuple[LayerId, LayerId], num_pages: int, block_bytes: int, base: int = 0) -> None:
         first, last = layers
         self.buffer = np.zeros((last - first) * num_pages * block_bytes, np.uint8).data
+        self.tail = memoryview(bytearray())  # its peers are met without a handshake
         self.region = Region(
             base=base, first_layer=first, last_layer=last, num_pages=num_pages, block_bytes=block_bytes
         )
