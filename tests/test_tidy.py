@@ -40,6 +40,7 @@ FLOORS = {
     "kvtransfer.answering": 4,
     "kvtransfer.calling": 4,
     "kvtransfer.posting": 4,
+    "kvtransfer.edges": 4,
     "consensus.store_link": 4,
     "router.upstream": 4,
     # 3 ports, and what all hands use
