@@ -5,9 +5,10 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from kvtransfer.edges import Edges
 from tandem.core.effects import Post
 from tandem.core.events import Moved, Written
-from tandem.core.ids import LayerId, PageId, RankId
+from tandem.core.ids import LayerId, PageId, RankId, Room
 from tandem.core.messages import Hello, Region
 from tandem.ports import Transport
 
@@ -24,18 +25,26 @@ HelloOf = Callable[[str, RankId], Hello | None]
 class Posting:
     """Accepts posts from the tick loop without ever blocking it. Each ticket gets exactly one Moved.
 
-    `hello_of` names the open incarnation of a peer, None when there is none, and is asked on any thread: before each
-    write once more, because a successor on the same address would be written into without complaint. `moved` is called
-    on worker threads, and on the caller's own when nothing was posted: it must only queue. FAILED_SETTLED means that
-    nothing of the post can land any more.
+    `hello_of` names the open session of a peer, None when there is none, and is asked on any thread: before each write
+    once more, because a successor on the same address would be written into without complaint. `moved` is called on
+    worker threads, and on the caller's own when nothing was posted: it must only queue. `wrote` hears, before that, how
+    each write ended that was begun. FAILED_SETTLED means that nothing of the post can land any more.
     """
 
-    def __init__(self, transport: Transport, region: Region, hello_of: HelloOf, moved: Callable[[Moved], None]) -> None:
-        self._transport = transport
+    def __init__(
+        self,
+        edges: Edges,
+        region: Region,
+        hello_of: HelloOf,
+        moved: Callable[[Moved], None],
+        wrote: Callable[[Hello, Written], None],
+    ) -> None:
+        self._edges = edges
         self._region = region
         self._hello_of = hello_of
         self._moved = moved
-        self._workers: dict[int, _Worker] = {}  # by the peer's incarnation
+        self._wrote = wrote
+        self._workers: dict[Hello, _Worker] = {}  # each session of a peer has its own
         self._closed = False
 
     def post(self, effect: Post) -> None:
@@ -43,6 +52,17 @@ class Posting:
         hello = self._hello_of(effect.peer, effect.rank)
         if hello is None or not self._fits(effect, hello) or not self._queue(effect, hello):
             self._moved(Moved(effect.ticket, Written.FAILED_SETTLED))
+
+    def drop(self, room: Room) -> None:
+        """Fail the posts of a room that have not begun."""
+        for worker in self._workers.values():
+            worker.drop(room)
+
+    def abandon(self, group: str) -> None:
+        """Fail the posts to a group that have not begun. Begun ones end before the group's fence does."""
+        for hello, worker in self._workers.items():
+            if hello.group == group:
+                worker.stop()
 
     def close(self, deadline_s: float) -> bool:
         """Fail what waits and let begun writes end. False if one is still running after the deadline."""
@@ -63,36 +83,45 @@ class Posting:
     def _queue(self, post: Post, hello: Hello) -> bool:
         if self._closed:
             return False
-        worker = self._workers.get(hello.incarnation)
+        worker = self._workers.get(hello)
         if worker is not None and worker.offer(post):
             return True
         if worker is not None and not worker.ended:
             return False
         self._workers = {key: one for key, one in self._workers.items() if not one.ended}
-        self._workers[hello.incarnation] = _Worker(self._write, self._moved, hello, post)
+        self._workers[hello] = _Worker(self._perform, self._moved, hello, post)
         return True
 
-    def _write(self, post: Post, hello: Hello) -> Written:
-        """On a worker's thread."""
-        now = self._hello_of(hello.group, hello.rank)
-        if now is None or now.incarnation != hello.incarnation:
-            return Written.FAILED_SETTLED
+    def _perform(self, post: Post, hello: Hello) -> None:
+        """On a worker's thread. A fence waits for the write, and for its end to be told."""
+        with self._edges.using(hello.group) as transport:
+            if transport is None or self._hello_of(hello.group, hello.rank) != hello:
+                self._moved(Moved(post.ticket, Written.FAILED_SETTLED))
+                return
+            result = Written.FAILED_UNSETTLED  # what is true if the write raises
+            try:
+                result = self._write(transport, post, hello)
+            finally:
+                self._wrote(hello, result)
+                self._moved(Moved(post.ticket, result))
+
+    def _write(self, transport: Transport, post: Post, hello: Hello) -> Written:
         mine, theirs, size = self._region, hello.region, self._region.block_bytes
         blocks = [
             (mine.address(post.layer, source), theirs.address(post.layer, destination), size)
             for source, destination in post.blocks
         ]
-        return self._transport.write(hello, blocks, WRITE_DEADLINE_S)
+        return transport.write(hello, blocks, WRITE_DEADLINE_S)
 
 
 class _Worker:
-    """The queue of one peer incarnation, and the thread that empties it."""
+    """The queue of one peer's session, and the thread that empties it."""
 
     def __init__(
-        self, write: Callable[[Post, Hello], Written], moved: Callable[[Moved], None], hello: Hello, first: Post
+        self, perform: Callable[[Post, Hello], None], moved: Callable[[Moved], None], hello: Hello, first: Post
     ) -> None:
         self.ended = False
-        self._write = write
+        self._perform = perform
         self._moved = moved
         self._hello = hello
         self._waiting = deque([first])
@@ -109,6 +138,14 @@ class _Worker:
             self._changed.notify()
         return True
 
+    def drop(self, room: Room) -> None:
+        """Fail what waits of a room."""
+        with self._changed:
+            dropped = [post for post in self._waiting if post.room == room]
+            if dropped:
+                self._waiting = deque(post for post in self._waiting if post.room != room)
+        self._fail(dropped)
+
     def stop(self) -> None:
         """Fail what waits; the thread ends after the write that it is at."""
         with self._changed:
@@ -116,21 +153,20 @@ class _Worker:
             dropped = list(self._waiting)
             self._waiting.clear()
             self._changed.notify()
-        for post in dropped:
-            self._moved(Moved(post.ticket, Written.FAILED_SETTLED))
+        self._fail(dropped)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread; whether it has ended."""
         self._thread.join(max(0.0, timeout_s))
         return not self._thread.is_alive()
 
+    def _fail(self, posts: list[Post]) -> None:
+        for post in posts:
+            self._moved(Moved(post.ticket, Written.FAILED_SETTLED))
+
     def _run(self) -> None:
         while (post := self._next()) is not None:
-            result = Written.FAILED_UNSETTLED  # what is true if the write raises
-            try:
-                result = self._write(post, self._hello)
-            finally:
-                self._moved(Moved(post.ticket, result))
+            self._perform(post, self._hello)
 
     def _next(self) -> Post | None:
         with self._changed:

@@ -70,6 +70,13 @@ class Post:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """Fail the posts of a room that have not begun."""
+
+    room: Room
+
+
+@dataclass(frozen=True, slots=True)
 class BackUp:
     """Copy all layers of these pages to host memory, after the forwards launched so far; then say BackedUp."""
 
@@ -103,4 +110,13 @@ class TellPeer:
     message: Grant | Commit | FirstToken | Quiet | Cancelled
 
 
-Effect = SendNext | SendHidden | Launch | Observe | Forget | Post | BackUp | Restore | TellRouter | TellPeer
+@dataclass(frozen=True, slots=True)
+class Fence:
+    """Part with all ranks of a group: lose them, make sure that nothing of theirs can land here, then say Fenced."""
+
+    group: str
+
+
+Effect = (
+    SendNext | SendHidden | Launch | Observe | Forget | Post | Drop | BackUp | Restore | TellRouter | TellPeer | Fence
+)

@@ -79,6 +79,12 @@ class PeerLost(_Event, frozen=True):
     rank: RankId
 
 
+class Fenced(_Event, frozen=True):
+    """Nothing that came from this group before can land here any more, and no write to it still reads our pages."""
+
+    group: str
+
+
 class Combined(_Event, frozen=True):
     """Rank 0: the group's combined fact about a room changed; None when every rank has deleted it."""
 
@@ -111,6 +117,7 @@ Event = (
     | BackedUp
     | PeerOpened
     | PeerLost
+    | Fenced
     | Combined
     | Woke
 )

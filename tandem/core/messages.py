@@ -3,10 +3,10 @@
 | from -> to                              | messages                                              |
 | router -> rank 0 of a group             | Submit, Cancel, Control, Knobs, Watch                 |
 | rank 0 -> router                        | Token, Done, Evicted, Load                            |
-| prefill rank 0 -> decode rank 0         | FirstToken, Quiet, Cancelled                          |
-| decode rank 0 -> prefill rank 0         | Cancelled                                             |
-| decode rank -> prefill rank             | Hello, Grant                                          |
-| prefill rank -> decode rank             | Hello, Refused, Commit                                |
+| prefill rank 0 -> decode rank 0         | FirstToken, Quiet, Cancelled, all in Numbered         |
+| decode rank 0 -> prefill rank 0         | Cancelled, in Numbered                                |
+| decode rank -> prefill rank             | Hello; Grant in Numbered; Heard                       |
+| prefill rank -> decode rank             | Hello, Refused; Commit in Numbered; Heard             |
 | rank -> rank 0 (and back)               | Join, Facts, Heartbeat (Formed, Ack)                  |
 | ring                                    | Baton, Hidden, Return, BallotBack                     |
 """
@@ -288,8 +288,10 @@ class BallotBack(_Message, frozen=True):
 
 ToGroup = Submit | Cancel | Control | Knobs | Watch
 ToRouter = Token | Done | Evicted | Load
-ToPrefill = Hello | Grant | Cancelled
-ToDecode = Hello | Refused | Commit | FirstToken | Quiet | Cancelled
+SaidByDecode = Grant | Cancelled
+SaidByPrefill = Commit | FirstToken | Quiet | Cancelled
+ToPrefill = Hello | Numbered[SaidByDecode] | Heard
+ToDecode = Hello | Refused | Numbered[SaidByPrefill] | Heard
 ToLeader = Join | Facts | Heartbeat
 FromLeader = Formed | Ack | Heartbeat
 OnRing = Baton | Return | BallotBack

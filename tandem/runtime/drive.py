@@ -12,7 +12,9 @@ from kvtransfer.peer_link import PeerLink
 from kvtransfer.posting import Posting
 from tandem.core.effects import (
     BackUp,
+    Drop,
     Effect,
+    Fence,
     Forget,
     Launch,
     Observe,
@@ -23,7 +25,7 @@ from tandem.core.effects import (
     TellPeer,
     TellRouter,
 )
-from tandem.core.events import BackedUp, Combined, Event, LayerRan, Moved, Ran, Started, Woke
+from tandem.core.events import BackedUp, Combined, Event, Fenced, LayerRan, Moved, Ran, Started, Woke
 from tandem.core.messages import OnRing
 from tandem.core.rank import Rank
 from tandem.ports import HiddenOut
@@ -58,7 +60,7 @@ class Lost:
     cause: str
 
 
-Thrown = Started | LayerRan | Ran | BackedUp | Moved | Combined | Lost | Request
+Thrown = Started | LayerRan | Ran | BackedUp | Moved | Fenced | Combined | Lost | Request
 
 
 @dataclass(slots=True)
@@ -157,7 +159,7 @@ class Drive:
             match item:
                 case Lost(cause=cause):
                     raise GroupLost(cause)
-                case Started() | LayerRan() | Ran() | BackedUp() | Moved() | Combined():
+                case Started() | LayerRan() | Ran() | BackedUp() | Moved() | Fenced() | Combined():
                     yield item
                 case _:
                     item.answer(self)
@@ -185,6 +187,11 @@ class Drive:
                 self._forget(effect)
             case Post():
                 links.posting.post(effect)
+            case Drop(room=room):
+                links.posting.drop(room)
+            case Fence(group=group):
+                links.peers.fence(group)
+                links.posting.abandon(group)
             case TellRouter(message=told):
                 assert links.routers is not None
                 links.routers.tell(told)

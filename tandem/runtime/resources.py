@@ -4,23 +4,22 @@ from dataclasses import dataclass
 
 import msgspec
 
-from kvtransfer.transports.faulty import with_faults
-from kvtransfer.transports.mooncake import MooncakeTransport
-from kvtransfer.transports.nowhere import NoTransport
+from kvtransfer.edges import Edges
 from tandem.core.config import Limits, RankOptions, RoleName
 from tandem.engine.load import build_engine, resolve_dtype
 from tandem.engine.memory import HostPages
 from tandem.engine.model import fingerprint, read_shape
-from tandem.ports import Engine, HostCopies, Transport
+from tandem.ports import Engine, HostCopies
+from tandem.runtime.transports import open_edges
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """An engine with an empty page pool, registered with a transport, and host memory for who must make room."""
+    """An engine with an empty page pool, the transports it is registered with, and host memory for who makes room."""
 
     engine: Engine
     host: HostCopies
-    transport: Transport
+    edges: Edges
     fingerprint: str
     limits: Limits  # with the model's context
 
@@ -28,7 +27,7 @@ class Resources:
 def load_resources(options: RankOptions) -> Resources:
     """Load this stage's layers and make its pages writable for peers. Raises ConfigError.
 
-    The transport is left to the process's end: destroying Mooncake's engine takes up to seconds and gains nothing then.
+    Transports are left to the process's end: destroying Mooncake's engine takes up to seconds and gains nothing then.
     """
     shape = read_shape(options.model)
     dtype = resolve_dtype(options.dtype)
@@ -40,13 +39,10 @@ def load_resources(options: RankOptions) -> Resources:
         dtype=dtype,
         threads=options.threads,
     )
-    transport = _transport(options)
-    region = engine.memory.region
-    transport.register(region.base, region.bytes)
     return Resources(
         engine,
         HostPages(engine.memory, _host_pages(options)),
-        transport,
+        open_edges(options, engine.memory),
         fingerprint(shape, dtype, options.limits.page_size),
         msgspec.structs.replace(options.limits, context=shape.context),
     )
@@ -55,12 +51,3 @@ def load_resources(options: RankOptions) -> Resources:
 def _host_pages(options: RankOptions) -> int:
     """Only decode copies pages to host memory."""
     return options.limits.host_pages if options.group.role is RoleName.DECODE else 0
-
-
-def _transport(options: RankOptions) -> Transport:
-    """Mooncake, which loads its library only now, unless there is nobody to write to."""
-    if options.group.role is RoleName.COLOCATED:
-        return NoTransport()
-    return with_faults(
-        MooncakeTransport(options.bind or "127.0.0.1", options.transport_protocol, options.transport_device)
-    )

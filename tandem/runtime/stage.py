@@ -76,7 +76,7 @@ class Stage:
             check_where(options.bind or options.run_dir)
             registry = Registry(options.registry_url, options.cluster, secret)
             resources = load_resources(options)
-            endpoints = open_endpoints(options, resources, secret, self._inbox.wake, health.address, self._undo)
+            endpoints = open_endpoints(options, resources, secret, self._inbox, health.address, self._undo)
             registration = self._register(registry, endpoints.member)
             self._waiting_for = "the other ranks of its ring"
             rendezvous = Rendezvous(options, resources, endpoints, self, self._undo)
@@ -174,8 +174,8 @@ class Stage:
         self, rank: Rank, heading: Heading, resources: Resources, endpoints: Endpoints
     ) -> tuple[ComputeThread, Posting, RecordFile | None]:
         """What works beside the tick loop."""
-        engine, options = resources.engine, self.options
-        posting = Posting(resources.transport, engine.memory.region, endpoints.peers.hello, self._inbox.put)
+        engine, options, peers = resources.engine, self.options, endpoints.peers
+        posting = Posting(resources.edges, engine.memory.region, peers.hello, self._inbox.put, peers.wrote)
         self._undo.callback(posting.close, END_S)
         sends_kv = options.group.role is RoleName.PREFILL
         compute = ComputeThread(engine, resources.host, self._inbox.put, self._engine_failed, layers=sends_kv)

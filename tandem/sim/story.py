@@ -64,6 +64,8 @@ def heard(event: Event) -> str:
             return f"meets {hello.group}.{hello.rank}"
         case seen.PeerLost(group=group, rank=rank):
             return f"loses {group}.{rank}"
+        case seen.Fenced(group=group):
+            return f"{group} is fenced"
         case seen.Combined(room=room, fact=fact):
             return f"group: {known(fact)} of {name(room)}"
         case seen.Woke():
@@ -90,6 +92,10 @@ def did(effect: Effect) -> str:
             return (
                 f"posts write {effect.ticket} of layer {effect.layer}, pages {blocks}, to {effect.peer}.{effect.rank}"
             )
+        case done.Drop(room=room):
+            return f"drops the posts of {name(room)} that have not begun"
+        case done.Fence(group=group):
+            return f"fences {group}"
         case done.BackUp(room=room, pages=pages, host_pages=host_pages):
             return f"copies pages {numbers(pages)} of {name(room)} to host pages {numbers(host_pages)}"
         case done.Restore(room=room, host_pages=host_pages, pages=pages):
