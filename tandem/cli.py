@@ -148,6 +148,9 @@ def rank_command(
     http_port: flags.Port = 0,
     transport_protocol: Annotated[Literal["tcp", "rdma"], Option(help="How Mooncake moves the KV cache.")] = "tcp",
     transport_device: Annotated[str, Option(help="RDMA device, such as mlx5_0. (Default: found by itself.)")] = "",
+    transport_fallback: Annotated[
+        Literal["none", "tcp"], Option(help="Instead of rdma where there is none; shown as degraded.")
+    ] = "none",
     dump_dir: flags.DumpDir = "",
     record_dir: flags.RecordDir = "",
     timer_scale: flags.TimerScale = 1.0,
@@ -163,6 +166,8 @@ for role in RoleName:
 
 def rank_options(role: RoleName, given: Mapping[str, Any]) -> RankOptions:
     """What the flags of `rank_command` mean; their names are its parameters'. Raises ConfigError."""
+    if given["transport_fallback"] == given["transport_protocol"]:
+        raise ConfigError("--transport-fallback is tcp: give it only with --transport-protocol rdma")
     model, rank, pp_size = given["model"] or bundled_model(), given["rank"], given["pp_size"]
     if rank >= pp_size:
         raise ConfigError(f"--rank is {rank}: give 0 to {pp_size - 1}, as --pp-size is {pp_size}")
@@ -183,6 +188,7 @@ def rank_options(role: RoleName, given: Mapping[str, Any]) -> RankOptions:
         http_port=given["http_port"],
         transport_protocol=given["transport_protocol"],
         transport_device=given["transport_device"],
+        transport_fallback=given["transport_fallback"],
         dump_dir=given["dump_dir"],
         record_dir=given["record_dir"],
         supervised=given["supervised"],

@@ -105,6 +105,7 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "http-port": options.http_port,
         "transport-protocol": options.transport_protocol,
         "transport-device": options.transport_device,
+        "transport-fallback": options.transport_fallback,
         "dump-dir": options.dump_dir,
         "record-dir": options.record_dir,
         "timer-scale": options.timer_scale,

@@ -77,6 +77,7 @@ class Links:
     posting: Posting
     inbox: ThreadInbox[Thrown]
     record: RecordFile | None = None  # without --record-dir
+    degraded: str = ""  # in what way KV moves worse than it was asked to
 
 
 class Drive:

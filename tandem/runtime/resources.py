@@ -20,6 +20,7 @@ class Resources:
     engine: Engine
     host: HostCopies
     edges: Edges
+    degraded: str  # in what way KV moves worse than it was asked to
     fingerprint: str
     limits: Limits  # with the model's context
 
@@ -39,10 +40,12 @@ def load_resources(options: RankOptions) -> Resources:
         dtype=dtype,
         threads=options.threads,
     )
+    edges, degraded = open_edges(options, engine.memory)
     return Resources(
         engine,
         HostPages(engine.memory, _host_pages(options)),
-        open_edges(options, engine.memory),
+        edges,
+        degraded,
         fingerprint(shape, dtype, options.limits.page_size),
         msgspec.structs.replace(options.limits, context=shape.context),
     )

@@ -97,6 +97,7 @@ class Stage:
                 posting=posting,
                 inbox=self._inbox,
                 record=record,
+                degraded=resources.degraded,
             )
             self._drive = Drive(rank, links, compute)
             self._introduce(self._members)

@@ -76,6 +76,7 @@ def describe(drive: Drive) -> State:
         "routers": {"undelivered": links.routers.undelivered, "malformed": links.routers.malformed}
         if links.routers is not None
         else None,
+        "degraded": links.degraded or None,
         "fencing": links.peers.fencing(),
         "peer_messages": {**links.peers.counts, "unheard": links.peers.unheard},
         "refused_peers": [f"{group} rank {number}: {why}" for (group, number), why in links.peers.refusals().items()],

@@ -1,27 +1,41 @@
 """What a rank moves KV with: a transport for each group of peers, all made in the way that the options ask for."""
 
+import logging
 from functools import partial
 
 from kvtransfer.edges import Edges
 from kvtransfer.transports.faulty import with_faults
-from kvtransfer.transports.mooncake import MooncakeTransport
+from kvtransfer.transports.mooncake import MooncakeTransport, Protocol
 from kvtransfer.transports.nowhere import NoTransport
 from tandem.core.config import RankOptions, RoleName
+from tandem.core.errors import ConfigError
 from tandem.ports import Memory, Transport
 
+log = logging.getLogger("tandem")
 
-def open_edges(options: RankOptions, memory: Memory) -> Edges:
-    """Transports with the page pool registered.
+
+def open_edges(options: RankOptions, memory: Memory) -> tuple[Edges, str]:
+    """Transports with the page pool registered, and in what way they are worse than asked for (empty: they are not).
 
     Mooncake loads its library only now, unless there is nobody to write to. Raises ConfigError.
     """
     if options.group.role is RoleName.COLOCATED:
-        return Edges(NoTransport)
-    return Edges(with_faults(partial(_start, options, memory)))
+        return Edges(NoTransport), ""
+    try:
+        return _mooncake(options, memory, options.transport_protocol), ""
+    except ConfigError as error:
+        if options.transport_fallback == "none":
+            raise
+        degraded = f"{options.transport_fallback} is used instead of {options.transport_protocol}: {error}"
+        log.warning("degraded: %s", degraded)
+        return _mooncake(options, memory, options.transport_fallback), degraded
 
 
-def _start(options: RankOptions, memory: Memory) -> Transport:
-    host = options.bind or "127.0.0.1"
-    transport = MooncakeTransport(host, options.transport_protocol, options.transport_device)
+def _mooncake(options: RankOptions, memory: Memory, protocol: Protocol) -> Edges:
+    return Edges(with_faults(partial(_start, options, memory, protocol)))
+
+
+def _start(options: RankOptions, memory: Memory, protocol: Protocol) -> Transport:
+    transport = MooncakeTransport(options.bind or "127.0.0.1", protocol, options.transport_device)
     transport.register(memory.region.base, memory.region.bytes + len(memory.tail))
     return transport

@@ -15,7 +15,7 @@ PAGE = (PageId(0),)
 
 @pytest.fixture(autouse=True)
 def nobody_to_write_to(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(resources, "open_edges", lambda options, memory: Edges(NoTransport))
+    monkeypatch.setattr(resources, "open_edges", lambda options, memory: (Edges(NoTransport), ""))
 
 
 def options(role: RoleName, host_pages: int) -> RankOptions:
