@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from kvtransfer.peers import Peers
 from kvtransfer.session import SendInput, SendSession, SendState
-from tandem.core.effects import Effect, Observe, Post, TellPeer
+from tandem.core.effects import Drop, Effect, Observe, Post, TellPeer
 from tandem.core.errors import IllegalTransition
 from tandem.core.events import Event, LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
 from tandem.core.ids import LayerId, PageId, RankId, Room, Tick
@@ -80,7 +80,7 @@ class KVSender:
         for note in plan.notes:
             if isinstance(note, Stopped) and (session := self._sessions.get(note.room)):
                 session.move(SendInput.STOPPED)
-                effects += self._settle(session)
+                effects += [Drop(note.room)] if session.posted else self._settle(session)
             elif isinstance(note, Forgotten):
                 self._forget(note.room)
         return effects

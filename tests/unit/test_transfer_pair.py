@@ -8,7 +8,7 @@ from decode.receiver import KVReceiver
 from kvtransfer.session import SendState
 from prefill.sender import KVSender, completed_pages
 from tandem.core.config import Group, RoleName
-from tandem.core.effects import BackUp, Effect, Observe, Post, Restore, TellPeer
+from tandem.core.effects import BackUp, Drop, Effect, Observe, Post, Restore, TellPeer
 from tandem.core.errors import IllegalTransition
 from tandem.core.events import BackedUp, LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
 from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room, Slot, Tick
@@ -237,7 +237,7 @@ def test_a_stopped_sender_posts_nothing_more_and_is_quiet_when_what_flies_has_en
     sender = ready_sender(8)
     sender.on_plan(plan(tick=1, rows=(row(0, 8, 8),)))
     (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
-    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
+    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == [Drop(ROOM)]
     assert sender.on_event(LayerRan(Tick(1), LayerId(1))) == []
     assert sender.on_event(Ran(Tick(1), ())) == []
     assert ENDED in sender.on_event(Moved(post.ticket, Written.OK))
@@ -262,7 +262,7 @@ def test_a_write_that_may_still_land_is_never_quiet():
     (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
     assert sender.on_event(Moved(post.ticket, Written.FAILED_UNSETTLED)) == [FAILED]
     assert sender.on_event(Ran(Tick(1), ())) == []
-    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
+    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == [Drop(ROOM)]
 
 
 def test_a_lost_peer_fails_the_rooms_it_was_to_receive_and_no_others():
