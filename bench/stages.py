@@ -13,6 +13,7 @@ from tandem.assembly import build_rank
 from tandem.core.config import Group, Limits
 from tandem.core.effects import (
     BackUp,
+    Drop,
     Effect,
     Fence,
     Forget,
@@ -110,7 +111,7 @@ class Stage:
                 self._clock.after(0, self._event(place.rank, BackedUp(room)))
             case Restore():
                 pass
-            case Post() | Fence() | Verify():
+            case Post() | Drop() | Fence() | Verify():
                 raise NotImplementedError("a ring alone has nobody to send KV to")
             case _:
                 assert_never(effect)

@@ -1,27 +1,42 @@
 """A prefill rank's side of the peer link: one ROUTER that decode ranks call."""
 
 import logging
-import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 
+import msgspec
 import zmq
 
-from kvtransfer.handshake import CONNECT_DEADLINE_S, MAX_TAKEN, MISSING_S, Key, Said, identity, mismatch
-from tandem.core.events import Event, PeerLost, PeerOpened
+from kvtransfer.absences import Absences
+from kvtransfer.breaker import Breakers
+from kvtransfer.edges import Edges
+from kvtransfer.fences import Fences
+from kvtransfer.handshake import MAX_TAKEN, MISSING_S, Key, Said, identity, mismatch
+from kvtransfer.parted import RETIRED, Parted
+from kvtransfer.reliable import Session
+from kvtransfer.tail import Tail
+from kvtransfer.trials import Trial, Trials
+from tandem.core.events import Event, PeerLost, PeerOpened, Written
 from tandem.core.ids import RankId
 from tandem.core.members import Member
-from tandem.core.messages import Cancelled, Grant, Hello, Refused, ToPrefill
-from tandem.ports import Transport
+from tandem.core.messages import (
+    FORGOTTEN,
+    Cancelled,
+    Heard,
+    Hello,
+    Numbered,
+    Refused,
+    SaidByDecode,
+    ToPrefill,
+)
 from tandem.runtime.links import RouterInbox, Sockets, encode, post
 
-MAX_PEERS = 1024
-MAX_RETIRED = 1024
-"""Dead incarnations remembered, so that a late Hello does not undo its successor's."""
-
 log = logging.getLogger("tandem.kvtransfer")
+
+Talk = Session[Said, SaidByDecode]
 
 
 @dataclass(slots=True)
@@ -29,8 +44,8 @@ class _Caller:
     """A decode rank, on a prefill rank."""
 
     hello: Hello
-    open: bool = False  # until then transport.connect is running
-    missing_s: float | None = None
+    session: Talk
+    answer: Hello | None = None  # what it was told when it was opened; until then its trial goes on
 
 
 class AnsweringLink:
@@ -40,7 +55,9 @@ class AnsweringLink:
         self,
         sockets: "Sockets[zmq.Socket[bytes]]",
         hello: Hello,
-        transport: Transport,
+        edges: Edges,
+        tail: Tail,
+        fences: Fences,
         wake: Callable[[], None],
         where: str,
         timer_scale: float = 1.0,
@@ -49,55 +66,72 @@ class AnsweringLink:
         self.counts: Counter[str] = Counter()
         self._inbox: RouterInbox[ToPrefill] = RouterInbox(socket, ToPrefill)
         self._me = hello
-        self._transport = transport
+        self._tail = tail
+        self._fences = fences
         self._wake = wake
-        self._scale = timer_scale
+        self._trials = Trials(hello, edges, tail, wake, timer_scale)
+        self._breakers = Breakers(timer_scale)
+        self._absences = Absences(MISSING_S * timer_scale)
         self._peers: dict[Key, _Caller] = {}
         self._keys: dict[bytes, Key] = {}
+        self._parted = Parted()
+        self._written: SimpleQueue[tuple[Hello, Written]] = SimpleQueue()
+        self._owing: dict[Key, Talk] = {}
         self._now_s = 0.0
-        self._retired: deque[bytes] = deque(maxlen=MAX_RETIRED)
-        self._connected: SimpleQueue[tuple[Hello, str | None]] = SimpleQueue()
         self._lost: deque[PeerLost] = deque()
 
     def hello(self, group: str, rank: RankId) -> Hello | None:
         """See PeerLink."""
         peer = self._peers.get((group, rank))
-        return peer.hello if peer is not None and peer.open else None
+        return peer.hello if peer is not None and peer.answer is not None else None
 
     def on_members(self, members: Sequence[Member]) -> None:
         """Forget who has been missing for a while."""
         present = {(member.group.name, member.rank) for member in members}
-        for key, peer in list(self._peers.items()):
-            if key in present:
-                peer.missing_s = None
-            elif peer.missing_s is None:
-                peer.missing_s = self._now_s
-            elif self._now_s - peer.missing_s >= MISSING_S * self._scale:
-                self._lost.extend(self._forget(key))
+        known = dict.fromkeys([*self._peers, *self._breakers])
+        for key in self._absences.update(known, present, self._now_s):
+            self._breakers.forget(key)
+            self._lost.extend(self._forget(key))
+
+    def fence(self, group: str) -> None:
+        """Lose the group's ranks; they are answered again when the fence is done."""
+        for key in [key for key in self._peers if key[0] == group]:
+            self._lost.extend(self._forget(key))
+
+    def wrote(self, hello: Hello, result: Written) -> None:
+        """See PeerLink."""
+        self._written.put((hello, result))
+        if result is not Written.OK:
+            self._wake()
 
     def send(self, group: str, rank: RankId, message: Said) -> None:
         """To an open peer, else dropped and counted."""
-        peer = self._peers.get((group, rank))
-        sent = peer is not None and peer.open and self._post(identity(peer.hello), message)
-        self.counts["unsent"] += not sent
+        key = group, rank
+        peer = self._peers.get(key)
+        if peer is None or peer.answer is None:
+            self.counts["unsent"] += 1
+        elif not peer.session.say(message):
+            log.warning("%s/%s has not heard us for too long: it is lost", group, rank)
+            self._lost.extend(self._forget(key))
 
     def receive(self) -> Iterator[Event]:
         """See PeerLink."""
         while self._lost:
             yield self._lost.popleft()
-        yield from self._take_connected()
+        self._fences.begin()
+        self._fences.take()
+        for trial in self._trials.take():
+            yield from self._on_trial(trial)
+        yield from self._on_written()
         for _ in range(MAX_TAKEN):
             received = self._inbox.receive()
             self.counts["malformed"] = self._inbox.malformed
             if received is None:
-                return
-            sender, message = received
-            if isinstance(message, Hello):
-                yield from self._on_hello(sender, message)
-            elif self._may_say(sender, message):
-                yield message
-            else:
-                self.counts["stranger"] += 1
+                break
+            yield from self._on_message(*received)
+        for session in self._owing.values():
+            session.answer()
+        self._owing.clear()
 
     def sockets(self) -> list["zmq.Socket[bytes]"]:
         """See PeerLink."""
@@ -105,96 +139,142 @@ class AnsweringLink:
 
     def refusals(self) -> dict[Key, str]:
         """See PeerLink."""
-        return {}
+        return self._breakers.refusals(self._now_s)
 
     @property
     def greeting(self) -> bool:
         """See PeerLink: this side is greeted."""
         return False
 
+    @property
+    def unheard(self) -> int:
+        """See PeerLink."""
+        return sum(peer.session.unheard for peer in self._peers.values())
+
     def tick(self, now_s: float) -> None:
-        """Nothing to resend on this side: the time is noted."""
+        """Say again what has not been heard."""
         self._now_s = now_s
+        for peer in self._peers.values():
+            peer.session.tick(now_s)
 
     def close(self) -> None:
-        """Close the socket. A connect that is running ends by its deadline, unheard."""
-        self._wake = _nothing
+        """Close the socket. A trial that goes on ends by its deadline, unheard."""
         self._inbox.socket.close(0)
+
+    # what comes in
+
+    def _on_message(self, sender: bytes, message: ToPrefill) -> Iterator[Event]:
+        if isinstance(message, Hello):
+            yield from self._on_hello(sender, message)
+            return
+        key = self._keys.get(sender)
+        peer = self._peers[key] if key is not None else None
+        if key is None or peer is None or peer.answer is None or message.session != peer.session.number:
+            self.counts["stranger"] += 1
+            if isinstance(message, Numbered) or message.seq != FORGOTTEN:
+                self._post(sender, Heard(message.session, FORGOTTEN))
+        elif isinstance(message, Heard):
+            if not peer.session.on_heard(message):
+                yield from self._forget(key)
+        else:
+            yield from self._hear(key, peer, message)
+
+    def _hear(self, key: Key, peer: _Caller, message: Numbered[SaidByDecode]) -> Iterator[Event]:
+        self._owing[key] = peer.session
+        said = peer.session.on_numbered(message)
+        if said is None:
+            return
+        if said.group == key[0] and (isinstance(said, Cancelled) or said.rank == key[1]):
+            yield said
+        else:
+            self.counts["stranger"] += 1
 
     def _on_hello(self, sender: bytes, hello: Hello) -> Iterator[Event]:
         if sender != identity(hello):
             self.counts["stranger"] += 1
             return
-        if sender in self._retired:  # overtaken by its successor's Hello
+        if self._parted.over(sender, hello.session):
             self.counts["stale"] += 1
+            if not self._parted.retired(sender):
+                self._post(sender, Heard(hello.session, FORGOTTEN))
             return
         key = hello.group, hello.rank
         known = self._peers.get(key)
-        if known is not None and known.hello.incarnation == hello.incarnation:
-            if known.open:
-                self._post(sender, self._me)  # our answer was lost, or this is a refresh
+        if known is not None and known.hello == hello:
+            if known.answer is not None:
+                self._post(sender, known.answer)  # it was lost
             return
         if known is not None:
-            self._retired.append(identity(known.hello))
             yield from self._forget(key)
-        full = len(self._peers) >= MAX_PEERS
-        if (detail := f"more than {MAX_PEERS} ranks call" if full else mismatch(self._me, hello)) is not None:
+            if known.hello.incarnation != hello.incarnation:
+                self._parted.end(identity(known.hello), RETIRED)
+        if not self._fences.going_on(hello.group):
+            self._try(key, sender, hello)
+
+    def _try(self, key: Key, sender: bytes, hello: Hello) -> None:
+        slot = self._tail.slot(key)
+        if slot is None:
+            self._refuse(sender, "more decode ranks call than can be met")
+        elif (detail := mismatch(self._me, hello)) is not None:
             self._refuse(sender, detail)
+        elif not (breaker := self._breakers.of(hello)).begin(self._now_s):
+            self._refuse(sender, f"{self._me.group}/{self._me.rank}: {breaker.refusal(self._now_s)}")
+        else:
+            self._peers[key] = _Caller(hello, Session(hello.session, partial(self._post, sender)))
+            self._keys[sender] = key
+            self._trials.begin(hello, slot)
+
+    def _on_trial(self, trial: Trial) -> Iterator[Event]:
+        hello = trial.hello
+        key = hello.group, hello.rank
+        peer = self._peers.get(key)
+        if peer is None or peer.hello != hello:
+            return  # forgotten or replaced meanwhile
+        self._breakers.of(hello).tried(trial.failure, self._now_s)
+        if trial.failure is not None:
+            self._part(key)
+            self._refuse(identity(hello), trial.failure)
             return
-        self._peers[key] = _Caller(hello)
-        self._keys[sender] = key
-        threading.Thread(target=self._connect, args=(hello,), name=f"connect {key}", daemon=True).start()
+        fence = self._fences.count(hello.group)
+        answer = {"endpoint": trial.endpoint, "probe": hello.probe, "fence": fence, "session": hello.session}
+        peer.answer = msgspec.structs.replace(self._me, **answer)
+        self._post(identity(hello), peer.answer)
+        yield PeerOpened(hello)
 
-    def _connect(self, hello: Hello) -> None:
-        """Runs in a thread of its own: a silent peer holds up nobody else."""
-        detail: str | None = "its transport failed"  # what is true if the transport raises anything else
-        try:
-            self._transport.connect(hello, CONNECT_DEADLINE_S * self._scale)
-            detail = None
-        except ConnectionError as error:
-            detail = f"{self._me.group}/{self._me.rank} cannot write to {hello.group}/{hello.rank}: {error}"
-        finally:
-            self._connected.put((hello, detail))
-            self._wake()
-
-    def _take_connected(self) -> Iterator[Event]:
+    def _on_written(self) -> Iterator[Event]:
         while True:
             try:
-                hello, detail = self._connected.get_nowait()
+                hello, result = self._written.get_nowait()
             except Empty:
                 return
-            key = hello.group, hello.rank
-            peer = self._peers.get(key)
-            if peer is None or peer.hello.incarnation != hello.incarnation:
-                continue  # forgotten or replaced meanwhile
-            if detail is not None:
-                yield from self._forget(key)
-                self._refuse(identity(hello), detail)
+            if self.hello(hello.group, hello.rank) != hello:
                 continue
-            peer.open = True
-            self._post(identity(hello), self._me)
-            yield PeerOpened(hello)
+            breaker = self._breakers.of(hello)
+            if not breaker.wrote(result is Written.OK, self._now_s):
+                yield from self._part((hello.group, hello.rank))
+                self._refuse(identity(hello), f"{self._me.group}/{self._me.rank}: {breaker.refusal(self._now_s)}")
 
-    def _may_say(self, sender: bytes, message: Grant | Cancelled) -> bool:
-        key = self._keys.get(sender)
-        if key is None or not self._peers[key].open:
-            return False
-        return message.group == key[0] and (isinstance(message, Cancelled) or message.rank == key[1])
+    # whom we know
 
-    def _forget(self, key: Key) -> Iterator[PeerLost]:
-        peer = self._peers.pop(key)
-        del self._keys[identity(peer.hello)]
-        if peer.open:
-            yield PeerLost(*key)
+    def _forget(self, key: Key) -> list[PeerLost]:
+        """Part with a rank, and let it know that it must begin anew."""
+        if (peer := self._peers.get(key)) is not None:
+            self._post(identity(peer.hello), Heard(peer.hello.session, FORGOTTEN))
+        return self._part(key)
+
+    def _part(self, key: Key) -> list[PeerLost]:
+        peer = self._peers.pop(key, None)
+        if peer is None:
+            return []
+        sender = identity(peer.hello)
+        del self._keys[sender]
+        self._parted.end(sender, peer.hello.session)
+        return [PeerLost(*key)] if peer.answer is not None else []
 
     def _refuse(self, sender: bytes, detail: str) -> None:
         self.counts["refused"] += 1
         log.warning("refused a peer: %s", detail)
         self._post(sender, Refused(self._me.group, self._me.rank, detail))
 
-    def _post(self, to: bytes, message: Hello | Refused | Said) -> bool:
+    def _post(self, to: bytes, message: Hello | Refused | Numbered[Said] | Heard) -> bool:
         return post(self._inbox.socket, to, encode(message))
-
-
-def _nothing() -> None:
-    pass

@@ -6,7 +6,7 @@ import msgspec
 
 from kvtransfer.peers import Peers
 from kvtransfer.session import Instance, SendInput, SendSession, SendState
-from tandem.core.effects import Effect, Fence, Observe, Post, TellPeer
+from tandem.core.effects import Drop, Effect, Fence, Observe, Post, TellPeer
 from tandem.core.errors import IllegalTransition
 from tandem.core.events import Event, Fenced, LayerRan, Moved, PeerLost, PeerOpened, Ran, Written
 from tandem.core.ids import LayerId, PageId, RankId, Room, Tick
@@ -96,7 +96,7 @@ class KVSender:
         for note in plan.notes:
             if isinstance(note, Stopped) and (session := self._sessions.get(note.room)):
                 session.move(SendInput.STOPPED)
-                effects += self._settle(session)
+                effects += [Drop(note.room)] if session.posted else self._settle(session)
             elif isinstance(note, CutOff):
                 effects.append(Fence(note.peer))
             elif isinstance(note, Forgotten):

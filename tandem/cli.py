@@ -152,6 +152,7 @@ def rank_command(
     disaggregation_transfer_backend: flags.TransferBackend = "mooncake",
     transport_protocol: flags.TransportProtocol = "tcp",
     transport_device: flags.TransportDevice = "",
+    transport_fallback: flags.TransportFallback = "none",
     dump_dir: flags.DumpDir = "",
     record_dir: flags.RecordDir = "",
     timer_scale: flags.TimerScale = 1.0,
@@ -167,6 +168,8 @@ for role in RoleName:
 
 def rank_options(role: RoleName, given: Mapping[str, Any]) -> RankOptions:
     """What the flags of `rank_command` mean; their names are its parameters'. Raises ConfigError."""
+    if given["transport_fallback"] == given["transport_protocol"]:
+        raise ConfigError("--transport-fallback is tcp: give it only with --transport-protocol rdma")
     model, rank, pp_size = given["model"] or bundled_model(), given["rank"], given["pp_size"]
     if rank >= pp_size:
         raise ConfigError(f"--rank is {rank}: give 0 to {pp_size - 1}, as --pp-size is {pp_size}")
@@ -188,6 +191,7 @@ def rank_options(role: RoleName, given: Mapping[str, Any]) -> RankOptions:
         transfer_backend=given["disaggregation_transfer_backend"],
         transport_protocol=given["transport_protocol"],
         transport_device=given["transport_device"],
+        transport_fallback=given["transport_fallback"],
         dump_dir=given["dump_dir"],
         record_dir=given["record_dir"],
         supervised=given["supervised"],

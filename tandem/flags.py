@@ -40,6 +40,9 @@ TransferBackend = Annotated[
 ]
 TransportProtocol = Annotated[Literal["tcp", "rdma"], Option(help="How Mooncake moves the KV cache.")]
 TransportDevice = Annotated[str, Option(help="RDMA device, such as mlx5_0. (Default: found by itself.)")]
+TransportFallback = Annotated[
+    Literal["none", "tcp"], Option(help="Instead of rdma where there is none; shown as degraded.")
+]
 Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
 TimerScale = Annotated[
     float, Option(min=0.01, max=1000, help="Multiplies the times after which somebody counts as failed.")

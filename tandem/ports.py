@@ -8,6 +8,9 @@ from tandem.core.ids import LayerId, PageId
 from tandem.core.messages import Hello, Region
 from tandem.core.plan import Plan
 
+TAIL_BYTES = 1 << 16
+"""Behind each page pool that peers can reach."""
+
 Sampled = tuple[tuple[int, ...], ...]
 """Token ids per sampled row, in plan order."""
 
@@ -23,6 +26,11 @@ class Memory(Protocol):
     @property
     def memfd(self) -> int | None:
         """A file with this memory, `region.base` first, for processes of this host to read; None: it is ours alone."""
+        ...
+
+    @property
+    def tail(self) -> memoryview:
+        """The bytes right behind it, which peers can reach as well: for the known answers of handshakes."""
         ...
 
     def block(self, layer: LayerId, page: PageId) -> memoryview:
@@ -79,10 +87,17 @@ class Transport(Protocol):
         ...
 
     def write(self, peer: Hello, blocks: Sequence[tuple[int, int, int]], deadline_s: float) -> Written:
-        """Write (source address, destination address, bytes) triples and wait until they are done or given up."""
+        """Write (source address, destination address, bytes) triples and wait until they are done or given up.
+
+        Once it is closed nothing is written: FAILED_SETTLED.
+        """
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """The fence: wait for the calls in progress and end. Afterwards no peer's write lands in what was registered,
+        and no write of ours reads it. Raises OSError when that could not be done: call it again.
+        """
+        ...
 
 
 class HiddenOut(Protocol):

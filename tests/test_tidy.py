@@ -25,6 +25,7 @@ FLOORS = {
     "k8s": 6,
     # 5 drivers: two worlds, siblings
     "tandem.runtime.resources": 5,
+    "tandem.runtime.transports": 5,
     "tandem.runtime.endpoints": 5,
     "tandem.runtime.drive": 5,
     "tandem.runtime.rendezvous": 5,
@@ -42,9 +43,14 @@ FLOORS = {
     "kvtransfer.calling": 4,
     "kvtransfer.posting": 4,
     "kvtransfer.checksums": 4,
+    "kvtransfer.edges": 4,
+    "kvtransfer.fences": 4,
+    "kvtransfer.openings": 4,
+    "kvtransfer.trials": 4,
     "consensus.store_link": 4,
     "router.upstream": 4,
     # 3 ports, and what all hands use
+    "kvtransfer.gate": 3,
     "tandem.ports": 3,
     "tandem.assembly": 3,
     "tandem.runtime.links": 3,

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -43,20 +43,42 @@ class Faults:
     seconds: float = 0.1  # of DELAY and LAND_LATE
 
 
-class FaultyTransport:
-    """Any Transport, with faults. `acted` counts each fault where it bites: LAND_LATE when it has landed."""
+class Tally:
+    """Counts over all transports of a process, from any thread."""
 
-    def __init__(self, inner: Transport, faults: Faults) -> None:
+    def __init__(self) -> None:
+        self.acted: Counter[Fault] = Counter()
+        self._writes = 0
+        self._lock = threading.Lock()
+
+    def next_write(self) -> int:
+        """Its number, from 1."""
+        with self._lock:
+            self._writes += 1
+            return self._writes
+
+    def count(self, fault: Fault) -> None:
+        """A fault has bitten."""
+        with self._lock:
+            self.acted[fault] += 1
+        log.warning("fault acted: %s", fault.value)
+
+
+class FaultyTransport:
+    """Any Transport, with faults. The tally counts each fault where it bites: LAND_LATE when it has landed.
+
+    The known answers of handshakes are neither counted nor hurt.
+    """
+
+    def __init__(self, inner: Transport, faults: Faults, tally: Tally) -> None:
         """Raises ConfigError without TANDEM_TEST_FAULTS=1."""
         if os.environ.get(SWITCH) != "1":
             raise ConfigError(f"faults are injected only with {SWITCH}=1")
         self.kind = inner.kind
         self.endpoint = inner.endpoint
-        self.acted: Counter[Fault] = Counter()
         self._inner = inner
         self._faults = faults
-        self._writes = 0
-        self._lock = threading.Lock()
+        self.tally = tally
         self._late: list[threading.Thread] = []
 
     def register(self, base: int, length: int) -> None:
@@ -69,28 +91,28 @@ class FaultyTransport:
 
     def write(self, peer: Hello, blocks: Sequence[Block], deadline_s: float) -> Written:
         """As the inner transport, but for the writes that the plan names."""
-        with self._lock:
-            self._writes += 1
-            fault = self._faults.at.get(self._writes)
+        if blocks and blocks[0][1] == peer.probe:
+            return self._inner.write(peer, blocks, deadline_s)
+        fault = self._faults.at.get(self.tally.next_write())
         match fault:
             case None:
                 return self._inner.write(peer, blocks, deadline_s)
             case Fault.FAIL_SETTLED:
-                self._count(fault)
+                self.tally.count(fault)
                 return Written.FAILED_SETTLED
             case Fault.FAIL_UNSETTLED:
-                self._count(fault)
+                self.tally.count(fault)
                 return Written.FAILED_UNSETTLED
             case Fault.DELAY:
                 time.sleep(self._faults.seconds)
-                self._count(fault)
+                self.tally.count(fault)
                 return self._inner.write(peer, blocks, deadline_s)
             case Fault.LAND_LATE:
                 self._land_late(peer, list(blocks), deadline_s)
                 return Written.FAILED_UNSETTLED
             case Fault.LAND_PARTLY:
                 self._inner.write(peer, _half(blocks), deadline_s)
-                self._count(fault)
+                self.tally.count(fault)
                 return Written.FAILED_UNSETTLED
             case _:
                 assert_never(fault)
@@ -105,24 +127,20 @@ class FaultyTransport:
         def land() -> None:
             time.sleep(self._faults.seconds)
             self._inner.write(peer, blocks, deadline_s)
-            self._count(Fault.LAND_LATE)
+            self.tally.count(Fault.LAND_LATE)
 
         thread = threading.Thread(target=land, name="late write", daemon=True)
         self._late.append(thread)
         thread.start()
 
-    def _count(self, fault: Fault) -> None:
-        with self._lock:
-            self.acted[fault] += 1
-        log.warning("fault acted: %s", fault.value)
 
-
-def with_faults(inner: Transport) -> Transport:
-    """The transport as it is, unless the environment has the switch and a plan."""
+def with_faults(make: Callable[[], Transport]) -> Callable[[], Transport]:
+    """Makes transports as `make` does, unless the environment has the switch and a plan."""
     plan = os.environ.get(PLAN)
     if os.environ.get(SWITCH) != "1" or plan is None:
-        return inner
-    return FaultyTransport(inner, msgspec.json.decode(plan, type=Faults))
+        return make
+    faults, tally = msgspec.json.decode(plan, type=Faults), Tally()
+    return lambda: FaultyTransport(make(), faults, tally)
 
 
 def _half(blocks: Sequence[Block]) -> list[Block]:

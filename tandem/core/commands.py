@@ -109,6 +109,7 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "disaggregation-transfer-backend": options.transfer_backend,
         "transport-protocol": options.transport_protocol,
         "transport-device": options.transport_device,
+        "transport-fallback": options.transport_fallback,
         "dump-dir": options.dump_dir,
         "record-dir": options.record_dir,
         "timer-scale": options.timer_scale,

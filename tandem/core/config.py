@@ -159,6 +159,7 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
     transfer_backend: TransferBackend = "mooncake"
     transport_protocol: Literal["tcp", "rdma"] = "tcp"
     transport_device: str = ""
+    transport_fallback: Literal["none", "tcp"] = "none"  # when the protocol is not to be had
     dump_dir: str = ""  # where flight records go; empty: below the user's state directory
     record_dir: str = ""  # where whole epochs are recorded; empty: they are not
     supervised: bool = False  # exit when standard input closes

@@ -86,6 +86,13 @@ class Verify:
 
 
 @dataclass(frozen=True, slots=True)
+class Drop:
+    """Fail the posts of a room that have not begun."""
+
+    room: Room
+
+
+@dataclass(frozen=True, slots=True)
 class BackUp:
     """Copy all layers of these pages to host memory, after the forwards launched so far; then say BackedUp."""
 
@@ -120,5 +127,17 @@ class TellPeer:
 
 
 Effect = (
-    SendNext | SendHidden | Launch | Observe | Forget | Post | Fence | Verify | BackUp | Restore | TellRouter | TellPeer
+    SendNext
+    | SendHidden
+    | Launch
+    | Observe
+    | Forget
+    | Post
+    | Drop
+    | Fence
+    | Verify
+    | BackUp
+    | Restore
+    | TellRouter
+    | TellPeer
 )

@@ -68,12 +68,6 @@ class Verified(_Event, frozen=True):
     intact: bool
 
 
-class Fenced(_Event, frozen=True):
-    """Nothing of this group can land in our pages or read from them any more, until it is met anew."""
-
-    group: str
-
-
 class BackedUp(_Event, frozen=True):
     """The copy of a room's pages to host memory is done on this rank."""
 
@@ -91,6 +85,12 @@ class PeerLost(_Event, frozen=True):
 
     group: str
     rank: RankId
+
+
+class Fenced(_Event, frozen=True):
+    """Nothing that came from this group before can land here any more, and no write to it still reads our pages."""
+
+    group: str
 
 
 class Combined(_Event, frozen=True):

@@ -3,15 +3,16 @@
 | from -> to                              | messages                                              |
 | router -> rank 0 of a group             | Submit, Cancel, Control, Knobs, Watch                 |
 | rank 0 -> router                        | Token, Done, Evicted, Load                            |
-| prefill rank 0 -> decode rank 0         | FirstToken, Quiet, Cancelled                          |
-| decode rank 0 -> prefill rank 0         | Cancelled                                             |
-| decode rank -> prefill rank             | Hello, Grant                                          |
-| prefill rank -> decode rank             | Hello, Refused, Commit                                |
+| prefill rank 0 -> decode rank 0         | FirstToken, Quiet, Cancelled, all in Numbered         |
+| decode rank 0 -> prefill rank 0         | Cancelled, in Numbered                                |
+| decode rank -> prefill rank             | Hello; Grant in Numbered; Heard                       |
+| prefill rank -> decode rank             | Hello, Refused; Commit in Numbered; Heard             |
 | rank -> rank 0 (and back)               | Join, Facts, Heartbeat (Formed, Ack)                  |
 | ring                                    | Baton, Hidden, Return, BallotBack                     |
 """
 
 import enum
+from typing import Generic, TypeVar
 
 import msgspec
 
@@ -104,7 +105,11 @@ class Region(_Message, frozen=True):
 
 
 class Hello(_Message, frozen=True):
-    """Who I am, which incarnation, what I compute and where my pages are. Proves identity before any write."""
+    """Who I am, which incarnation, what I compute and where my pages are. Proves identity before any write.
+
+    The endpoint is that of the one transport which serves the receiver's group. An incarnation has a `fence` after each
+    fence, so both together name an instance: nothing that was meant for an earlier one can land.
+    """
 
     group: str
     rank: RankId
@@ -114,7 +119,9 @@ class Hello(_Message, frozen=True):
     transport: str
     endpoint: str
     region: Region
-    fence: int = 0  # how often I have cut your group off
+    probe: int = 0  # decode: the address for the known answer; prefill: the address that it has written to
+    fence: int = 0  # how often what the receiver's group may reach here has been fenced
+    session: int = 0  # decode: of this attempt, ascending; prefill: of the one that it answers
 
     @property
     def instance(self) -> tuple[int, int]:
@@ -162,6 +169,27 @@ class Cancelled(_Message, frozen=True):
     group: str
     room: Room
     reason: Reason
+
+
+T = TypeVar("T")
+
+
+class Numbered(_Message, Generic[T], frozen=True):
+    """What one peer says to another after the handshake, with its place in the session: 1, 2, 3..."""
+
+    session: int
+    seq: int
+    message: T
+
+
+FORGOTTEN = -1
+
+
+class Heard(_Message, frozen=True):
+    """All up to `seq` has been heard; FORGOTTEN when the session is not known here, or not any more."""
+
+    session: int
+    seq: int
 
 
 # rank <-> rank 0 of its group
@@ -268,8 +296,10 @@ class BallotBack(_Message, frozen=True):
 
 ToGroup = Submit | Cancel | Control | Knobs | Watch
 ToRouter = Token | Done | Evicted | Load
-ToPrefill = Hello | Grant | Cancelled
-ToDecode = Hello | Refused | Commit | FirstToken | Quiet | Cancelled
+SaidByDecode = Grant | Cancelled
+SaidByPrefill = Commit | FirstToken | Quiet | Cancelled
+ToPrefill = Hello | Numbered[SaidByDecode] | Heard
+ToDecode = Hello | Refused | Numbered[SaidByPrefill] | Heard
 ToLeader = Join | Facts | Heartbeat
 FromLeader = Formed | Ack | Heartbeat
 OnRing = Baton | Return | BallotBack

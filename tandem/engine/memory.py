@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId, PageId
 from tandem.core.messages import Region
-from tandem.ports import Memory
+from tandem.ports import TAIL_BYTES, Memory
 
 F_SEAL_FUTURE_WRITE = 0x10
 """As in linux/fcntl.h (5.1): who maps the file from now on cannot write it. Python has no name for it."""
@@ -37,11 +37,12 @@ class PageMemory:
         told = f"num-pages is {num_pages}"
         self.memfd: int | None = None
         if shared:
-            self.memfd, self._map = _share_memory(size, told)
+            self.memfd, self._map = _share_memory(size + TAIL_BYTES, told)
         else:
-            self._map = _map_memory(size, told)
-        self.buffer = memoryview(self._map)
-        """All bytes, writable; for np.frombuffer and torch.frombuffer."""
+            self._map = _map_memory(size + TAIL_BYTES, told)
+        self.buffer = memoryview(self._map)[:size]
+        """All bytes of the pages, writable; for np.frombuffer and torch.frombuffer."""
+        self.tail = memoryview(self._map)[size:]
         base = int(np.frombuffer(self._map, np.uint8).ctypes.data)
         self.region = Region(
             base=base, first_layer=first, last_layer=last, num_pages=num_pages, block_bytes=block_bytes
@@ -54,6 +55,7 @@ class PageMemory:
     def close(self) -> None:
         """Give the memory back. Raises BufferError while a view of it is alive."""
         self.buffer.release()
+        self.tail.release()
         self._map.close()
         if self.memfd is not None:
             os.close(self.memfd)
@@ -67,6 +69,7 @@ class PlainMemory:
     def __init__(self, layers: tuple[LayerId, LayerId], num_pages: int, block_bytes: int, base: int = 0) -> None:
         first, last = layers
         self.buffer = np.zeros((last - first) * num_pages * block_bytes, np.uint8).data
+        self.tail = memoryview(bytearray())  # its peers are met without a handshake
         self.region = Region(
             base=base, first_layer=first, last_layer=last, num_pages=num_pages, block_bytes=block_bytes
         )

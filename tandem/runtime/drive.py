@@ -8,11 +8,14 @@ from typing import Protocol, assert_never
 import zmq
 
 from consensus.store_link import PPConsensusStore
+from kvtransfer.checksums import Verifying
 from kvtransfer.peer_link import PeerLink
 from kvtransfer.posting import Posting, Wrote
 from tandem.core.effects import (
     BackUp,
+    Drop,
     Effect,
+    Fence,
     Forget,
     Launch,
     Observe,
@@ -22,8 +25,9 @@ from tandem.core.effects import (
     SendNext,
     TellPeer,
     TellRouter,
+    Verify,
 )
-from tandem.core.events import BackedUp, Combined, Event, LayerRan, Ran, Started, Woke
+from tandem.core.events import BackedUp, Combined, Event, Fenced, LayerRan, Ran, Started, Verified, Woke
 from tandem.core.messages import OnRing
 from tandem.core.rank import Rank
 from tandem.ports import HiddenOut
@@ -68,7 +72,7 @@ class Computed:
     event: Started | LayerRan | Ran | BackedUp
 
 
-Thrown = Computed | Wrote | Combined | Lost | Request
+Thrown = Computed | Wrote | Verified | Fenced | Combined | Lost | Request
 
 
 @dataclass(slots=True)
@@ -83,9 +87,11 @@ class Links:
     peers: PeerLink
     store: PPConsensusStore
     posting: Posting
+    verifying: Verifying
     inbox: ThreadInbox[Thrown]
     timeline: Timeline
     record: RecordFile | None = None  # without --record-dir
+    degraded: str = ""  # in what way KV moves worse than it was asked to
 
 
 class Drive:
@@ -174,7 +180,7 @@ class Drive:
                 case Wrote(moved=moved):
                     timeline.on_written(moved.ticket, item.taken_us, item.begun_us, item.ended_us)
                     yield moved
-                case Combined():
+                case Combined() | Fenced() | Verified():
                     yield item
                 case Lost(cause=cause):
                     raise GroupLost(cause)
@@ -204,6 +210,13 @@ class Drive:
                 self._forget(effect)
             case Post():
                 links.posting.post(effect)
+            case Drop(room=room):
+                links.posting.drop(room)
+            case Verify():
+                links.verifying.verify(effect)
+            case Fence(group=group):
+                links.peers.fence(group)
+                links.posting.abandon(group)
             case TellRouter(message=told):
                 assert links.routers is not None
                 links.routers.tell(told)

@@ -4,7 +4,6 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +14,9 @@ from tandem.core.config import RankOptions
 from tandem.core.ids import LEADER
 from tandem.core.members import Member
 from tandem.core.messages import Hello, OnRing
+from tandem.runtime.drive import Thrown
 from tandem.runtime.hidden import PulledIn, open_in
+from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.links import Inbox, Sockets
 from tandem.runtime.resources import Resources
 
@@ -39,7 +40,7 @@ def open_endpoints(
     options: RankOptions,
     resources: Resources,
     secret: bytes,
-    wake: Callable[[], None],
+    inbox: ThreadInbox[Thrown],
     http: str,
     undo: contextlib.ExitStack,
 ) -> Endpoints:
@@ -57,7 +58,17 @@ def open_endpoints(
         leader, leader_address = sockets.bind(zmq.ROUTER, where, f"{name}-leader")
         intake, intake_address = sockets.bind(zmq.ROUTER, where, f"{name}-intake")
     hello = introduce(options, resources)
-    peers = PeerLink(hello, sockets, resources.transport, options.group.role, where, wake, options.timer_scale)
+    peers = PeerLink(
+        hello,
+        sockets,
+        resources.edges,
+        resources.engine.memory.tail,
+        options.group.role,
+        where,
+        inbox.wake,
+        inbox.put,
+        options.timer_scale,
+    )
     undo.callback(peers.close)
     member = Member(
         group=options.group,
@@ -86,8 +97,8 @@ def introduce(options: RankOptions, resources: Resources) -> Hello:
         size=options.group.size,
         incarnation=secrets.randbits(62),
         fingerprint=resources.fingerprint,
-        transport=resources.transport.kind,
-        endpoint=resources.transport.endpoint,
+        transport=resources.edges.kind,
+        endpoint="",  # each group that writes here is given one of its own
         region=resources.engine.memory.region,
     )
 

@@ -12,6 +12,7 @@ from typing import NoReturn
 
 import msgspec
 
+from kvtransfer.checksums import Verifying
 from kvtransfer.posting import Posting
 from tandem.assembly import build_rank
 from tandem.core.config import RankOptions, RoleName
@@ -79,7 +80,7 @@ class Stage:
             check_where(options.bind or options.run_dir)
             registry = Registry(options.registry_url, options.cluster, secret)
             resources = load_resources(options)
-            endpoints = open_endpoints(options, resources, secret, self._inbox.wake, health.address, self._undo)
+            endpoints = open_endpoints(options, resources, secret, self._inbox, health.address, self._undo)
             registration = self._register(registry, endpoints.member)
             self._waiting_for = "the other ranks of its ring"
             rendezvous = Rendezvous(options, resources, endpoints, self, self._undo)
@@ -88,7 +89,7 @@ class Stage:
             rank = build_rank(options.group, options.rank, formed.epoch, limits)
             heading = Heading(options.group, options.rank, formed.epoch, limits)
             timeline = self._watch(rank, resources)
-            compute, posting, record = self._threads(rank, heading, resources, endpoints)
+            compute, posting, verifying, record = self._threads(rank, heading, resources, endpoints)
             self._undo.push(lambda kind, error, where: self._dump(rank, heading, error))
             links = Links(
                 ring_in=endpoints.ring,
@@ -99,9 +100,11 @@ class Stage:
                 peers=endpoints.peers,
                 store=store,
                 posting=posting,
+                verifying=verifying,
                 inbox=self._inbox,
                 timeline=timeline,
                 record=record,
+                degraded=resources.degraded,
             )
             self._drive = Drive(rank, links, compute)
             self._introduce(self._members)
@@ -188,11 +191,13 @@ class Stage:
 
     def _threads(
         self, rank: Rank, heading: Heading, resources: Resources, endpoints: Endpoints
-    ) -> tuple[ComputeThread, Posting, RecordFile | None]:
+    ) -> tuple[ComputeThread, Posting, Verifying, RecordFile | None]:
         """What works beside the tick loop."""
-        engine, options = resources.engine, self.options
-        posting = Posting(resources.transport, engine.memory.region, endpoints.peers.hello, self._inbox.put)
+        engine, options, peers = resources.engine, self.options, endpoints.peers
+        posting = Posting(resources.edges, engine.memory, peers.hello, self._inbox.put, peers.wrote)
         self._undo.callback(posting.close, END_S)
+        verifying = Verifying(engine.memory, self._inbox.put)
+        self._undo.callback(verifying.close, END_S)
         sends_kv = options.group.role is RoleName.PREFILL
         compute = ComputeThread(engine, resources.host, self._computed, self._engine_failed, layers=sends_kv)
         self._undo.callback(compute.close, END_S)
@@ -200,7 +205,7 @@ class Stage:
         if options.record_dir:
             record = RecordFile(Path(options.record_dir), heading, rank.recorder)
             self._undo.callback(record.close, END_S)
-        return compute, posting, record
+        return compute, posting, verifying, record
 
     def _routers(self, rank: Rank, endpoints: Endpoints) -> RouterLink | None:
         if endpoints.intake is None:

@@ -87,8 +87,10 @@ def describe(drive: Drive) -> State:
         "routers": {"undelivered": links.routers.undelivered, "malformed": links.routers.malformed}
         if links.routers is not None
         else None,
-        "peer_messages": dict(links.peers.counts),
+        "degraded": links.degraded or None,
+        "fencing": links.peers.fencing(),
         "held": held_rooms(drive),
+        "peer_messages": {**links.peers.counts, "unheard": links.peers.unheard},
         "refused_peers": [f"{group} rank {number}: {why}" for (group, number), why in links.peers.refusals().items()],
     }
 

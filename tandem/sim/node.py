@@ -7,7 +7,9 @@ import msgspec
 
 from tandem.core.effects import (
     BackUp,
+    Drop,
     Effect,
+    Fence,
     Forget,
     Launch,
     Observe,
@@ -157,6 +159,10 @@ class Node:
                 self.routers.pop(room, None)
             case Post():
                 post(self, effect)
+            case Drop():
+                pass  # here every write begins when it is posted
+            case Fence(group=other):
+                raise NotImplementedError(f"{self.name} was to fence {other}, which nobody simulates yet")
             case TellRouter(message=answer):
                 world.to_client(self, over_the_wire(answer))
             case TellPeer(group=other, rank=rank, message=message):

@@ -68,6 +68,8 @@ def heard(event: Event) -> str:
             return f"meets {hello.group}.{hello.rank}"
         case seen.PeerLost(group=group, rank=rank):
             return f"loses {group}.{rank}"
+        case seen.Fenced(group=group):
+            return f"{group} is fenced"
         case seen.Combined(room=room, fact=fact):
             return f"group: {known(fact)} of {name(room)}"
         case seen.Woke():
@@ -94,6 +96,8 @@ def did(effect: Effect) -> str:
             return (
                 f"posts write {effect.ticket} of layer {effect.layer}, pages {blocks}, to {effect.peer}.{effect.rank}"
             )
+        case done.Drop(room=room):
+            return f"drops the posts of {name(room)} that have not begun"
         case done.Fence(group=group):
             return f"fences {group} off"
         case done.Verify(commit=commit):

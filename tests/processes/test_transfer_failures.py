@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("no_other_cluster")
 
 @contextmanager
 def faulty(monkeypatch: pytest.MonkeyPatch, fault: str) -> Iterator[Cluster]:
-    """The second write of every prefill rank fails like this."""
+    """The second write of the one prefill rank fails like this."""
     with monkeypatch.context() as patch:
         patch.setenv("TANDEM_TEST_FAULTS", "1")
         patch.setenv("TANDEM_TEST_FAULT_PLAN", json.dumps({"at": {"2": fault}, "seconds": 0.5}))
-        with Cluster(*FAKE) as cluster:
+        with Cluster(*FAKE, "--prefill-pp", "1") as cluster:
             yield cluster
 
 

@@ -17,13 +17,13 @@ from waiting import eventually
 from tandem.core import messages
 from tandem.core.errors import ConfigError
 from tandem.core.ids import RankId, RequestId, Room
-from tandem.core.messages import Cancel, Grant, Quiet, Refused, ToDecode, ToGroup, ToLeader, ToPrefill
+from tandem.core.messages import Cancel, Grant, Numbered, Quiet, Refused, ToDecode, ToGroup, ToLeader, ToPrefill
 from tandem.core.requests import Reason
 from tandem.runtime import links
 from tandem.runtime.links import Decoder, Inbox, Malformed, RouterInbox, Sockets, curve_keys, encode, post
 
 SECRET = b"a cluster secret"
-QUIET = Quiet(Room(RequestId(1), 2))
+QUIET = Numbered(1, 2, Quiet(Room(RequestId(1), 2)))
 UNIONS = [ToGroup, ToPrefill, ToDecode, ToLeader, messages.FromLeader, messages.OnRing, messages.ToRouter]
 
 
@@ -61,7 +61,7 @@ def test_a_message_passes(sockets: Sockets[zmq.Socket[bytes]], run_dir: str, kin
 def test_router_and_dealer_talk_both_ways(sockets: Sockets[zmq.Socket[bytes]], run_dir: str) -> None:
     router, address = sockets.bind(zmq.ROUTER, run_dir, "peers")
     dealer = sockets.connect(zmq.DEALER, address, b"d0/1")
-    grant = Grant("d0", Room(RequestId(1), 0), RankId(1), 0, ())
+    grant = Numbered(1, 1, Grant("d0", Room(RequestId(1), 0), RankId(1), 0, ()))
     at_router: RouterInbox[ToPrefill] = RouterInbox(router, ToPrefill)
     at_dealer: Inbox[ToDecode] = Inbox(dealer, ToDecode)
     eventually(lambda: post(dealer, encode(grant)))
@@ -188,7 +188,7 @@ def test_closing_twice_is_fine_and_the_context_serves_again(context: zmq.Context
 
 # decoders
 
-VALID = [QUIET, Cancel(QUIET.room, Reason.STOP), Refused("p0", RankId(0), "no")]
+VALID = [QUIET, Cancel(QUIET.message.room, Reason.STOP), Refused("p0", RankId(0), "no")]
 
 
 def mutated(data: bytes, flips: list[tuple[int, int]], cut: int) -> bytes:

@@ -1,119 +1,24 @@
-"""The handshake between prefill and decode ranks, over real sockets in one process."""
+"""The handshake between prefill and decode ranks, and what they say to each other, over real sockets in one process."""
 
-import os
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 import pytest
 import zmq
+from peer_rig import REGION, ROOM, Rig, hello, open_to, pair
 
+from kvtransfer import answering, calling, reliable
 from kvtransfer.handshake import HELLO_S, MISSING_S, REFRESH_S, identity
-from kvtransfer.peer_link import PeerLink
-from tandem.core.config import Group, Limits, RoleName
-from tandem.core.events import Event, PeerLost, PeerOpened, Written
+from kvtransfer.reliable import RESEND_S
+from tandem.core.config import RoleName
+from tandem.core.events import PeerLost, PeerOpened
 from tandem.core.ids import LayerId, RankId, RequestId, Room
 from tandem.core.inputs import FirstToken
-from tandem.core.members import Member
-from tandem.core.messages import Cancelled, Commit, Grant, Hello, Quiet, Region
+from tandem.core.messages import Cancelled, Commit, Grant, Numbered, Quiet
 from tandem.core.requests import Reason
-from tandem.runtime.links import Sockets, encode, post
-
-DEADLINE_S = 10
-ROOM = Room(RequestId(1), 0)
-REGION = Region(0, LayerId(0), LayerId(2), 8, 64)
-
-
-class ReachingTransport:
-    """Reaches everybody but the endpoints that are told off; those make it wait for the gate or fail."""
-
-    kind = "copy"
-    endpoint = "here"
-
-    def __init__(self) -> None:
-        self.dead: set[str] = set()
-        self.gate = threading.Event()
-        self.gate.set()
-        self.connects = 0
-
-    def register(self, base: int, length: int) -> None: ...
-
-    def connect(self, peer: Hello, deadline_s: float) -> None:
-        self.connects += 1
-        assert self.gate.wait(DEADLINE_S)
-        if peer.endpoint in self.dead:
-            raise ConnectionError(f"{peer.endpoint} was silent")
-
-    def write(self, peer: Hello, blocks: Sequence[tuple[int, int, int]], deadline_s: float) -> Written:
-        raise NotImplementedError
-
-    def close(self) -> None: ...
-
-
-def hello(group: str, rank: int = 0, incarnation: int = 1) -> Hello:
-    return Hello(group, RankId(rank), 1, incarnation, "fingerprint", "copy", f"{group}{rank}", REGION)
-
-
-def member(mine: Hello, role: RoleName, peers: str) -> Member:
-    group = Group(role, mine.group, (2,))
-    return Member(group, mine.rank, mine.incarnation, 0, "h", "f", "m", "", "", "", Limits(), peers=peers)
-
-
-class Rig:
-    """Any number of ranks in one process, each with its link and everything it has heard."""
-
-    def __init__(self, directory: str) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.sockets = Sockets(self.context, b"secret")
-        self.directory = directory
-        self.now_s = 0.0
-        self.links: dict[PeerLink, list[Event]] = {}
-        self.members: dict[PeerLink, Member] = {}
-        self.woken = threading.Event()
-
-    def rank(self, role: RoleName, mine: Hello, transport: ReachingTransport | None = None) -> PeerLink:
-        made = PeerLink(mine, self.sockets, transport or ReachingTransport(), role, self.directory, self.woken.set)
-        self.links[made] = []
-        self.members[made] = member(mine, role, made.address)
-        return made
-
-    def gone(self, link: PeerLink) -> None:
-        del self.links[link], self.members[link]
-        link.close()
-
-    def introduce(self) -> None:
-        for link in self.links:
-            link.on_members(list(self.members.values()))
-
-    def pump(self) -> None:
-        for link, heard in list(self.links.items()):
-            heard.extend(link.receive())
-
-    def step(self, seconds: float) -> bool:
-        self.now_s += seconds
-        for link in self.links:
-            link.tick(self.now_s)
-        return False
-
-    def until(self, condition: Callable[[], bool]) -> None:
-        end = time.monotonic() + DEADLINE_S
-        while not condition():
-            assert time.monotonic() < end, {link.address: heard for link, heard in self.links.items()}
-            self.pump()
-            self.introduce()
-            os.sched_yield()
-
-    def until_heard(self, link: PeerLink, *events: Event) -> None:
-        self.until(lambda: self.links[link] == list(events))
-        self.links[link].clear()
-
-    def close(self) -> None:
-        for link in self.links:
-            link.close()
-        self.sockets.close()
-        self.context.term()
+from tandem.runtime.links import encode, post
 
 
 @pytest.fixture
@@ -124,19 +29,10 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
     made.close()
 
 
-def pair(rig: Rig) -> tuple[PeerLink, PeerLink]:
-    """A prefill rank p/0 and a decode rank d/0, open to each other."""
-    prefill, decode = rig.rank(RoleName.PREFILL, hello("p")), rig.rank(RoleName.DECODE, hello("d"))
-    rig.introduce()
-    rig.until_heard(prefill, PeerOpened(hello("d")))
-    rig.until_heard(decode, PeerOpened(hello("p")))
-    return prefill, decode
-
-
 def test_both_sides_open(rig: Rig) -> None:
     prefill, decode = pair(rig)
-    assert prefill.hello("d", RankId(0)) == hello("d")
-    assert decode.hello("p", RankId(0)) == hello("p")
+    assert open_to(prefill, "d") == hello("d")
+    assert open_to(decode, "p") == hello("p")
     assert prefill.hello("d", RankId(1)) is None
     assert prefill.address
     assert not decode.address
@@ -186,27 +82,28 @@ def test_what_does_not_fit_is_refused_by_name(rig: Rig, field: str, value: objec
 
 
 def test_a_peer_that_cannot_be_written_to_is_refused_and_tried_again(rig: Rig) -> None:
-    transport = ReachingTransport()
-    transport.dead.add("d0")
-    prefill = rig.rank(RoleName.PREFILL, hello("p"), transport)
+    prefill = rig.rank(RoleName.PREFILL, hello("p"))
     decode = rig.rank(RoleName.DECODE, hello("d"))
-    rig.until(lambda: "d0 was silent" in decode.refusals().get(("p", RankId(0)), ""))
+    (transport,) = rig.transports[prefill].made
+    transport.dead.add("d0-0")
+    rig.until(lambda: "d0-0 was silent" in decode.refusals().get(("p", RankId(0)), ""))
+    assert "d0-0 was silent" in prefill.refusals()["d", RankId(0)]
     transport.dead.clear()
     rig.step(REFRESH_S)
     rig.until_heard(decode, PeerOpened(hello("p")))
     rig.until_heard(prefill, PeerOpened(hello("d")))
-    assert decode.refusals() == {}
+    assert decode.refusals() == prefill.refusals() == {}
 
 
 def test_a_silent_peer_holds_up_nobody_else(rig: Rig) -> None:
-    """The first connect hangs; a second decode rank, and the tick loop, go on."""
-    transport = ReachingTransport()
+    """The first connect hangs; a second decode rank of the group, and the tick loop, go on."""
+    prefill = rig.rank(RoleName.PREFILL, hello("p"))
+    (transport,) = rig.transports[prefill].made
     transport.gate.clear()
-    prefill = rig.rank(RoleName.PREFILL, hello("p"), transport)
     rig.rank(RoleName.DECODE, hello("d"))
     rig.until(lambda: transport.connects == 1)
     rig.step(HELLO_S)
-    rig.rank(RoleName.DECODE, hello("e"))
+    rig.rank(RoleName.DECODE, hello("d", 1))
     rig.until(lambda: transport.connects == 2)
     assert rig.links[prefill] == []
     transport.gate.set()
@@ -250,14 +147,14 @@ def test_a_late_hello_of_a_dead_incarnation_changes_nothing(rig: Rig) -> None:
     ghost = rig.sockets.connect(zmq.DEALER, address, identity(hello("d")))
     rig.until(lambda: post(ghost, encode(hello("d"))))
     rig.until(lambda: prefill.counts["stale"] == 1)
-    assert prefill.hello("d", RankId(0)) == hello("d", incarnation=2)
+    assert open_to(prefill, "d") == hello("d", incarnation=2)
 
 
 def test_strangers_are_counted_and_not_heard(rig: Rig) -> None:
     """No Hello; a Hello that is not one's own; somebody else's grant; garbage."""
     prefill, _ = pair(rig)
     stranger = rig.sockets.connect(zmq.DEALER, rig.members[prefill].peers, b"stranger")
-    rig.until(lambda: post(stranger, encode(Grant("d", ROOM, RankId(0), 0, ()))))
+    rig.until(lambda: post(stranger, encode(Numbered(1, 1, Grant("d", ROOM, RankId(0), 0, ())))))
     post(stranger, encode(hello("d")))
     post(stranger, b"garbage")
     post(stranger, b"two", b"frames")
@@ -312,13 +209,86 @@ def test_a_registry_that_restarted_empty_loses_nobody(rig: Rig) -> None:
     assert rig.links[prefill] == rig.links[decode] == []
 
 
-def test_a_lost_answer_is_given_again(rig: Rig) -> None:
-    """A decode rank whose session was forgotten here but is open there says Hello again, and is answered."""
+def test_a_rank_that_was_forgotten_is_told_and_begins_anew(rig: Rig) -> None:
     prefill, decode = pair(rig)
     prefill.on_members([])
     rig.step(MISSING_S)
     prefill.on_members([])
-    assert [*prefill.receive()] == [PeerLost("d", RankId(0))]
-    rig.step(REFRESH_S)
-    rig.until_heard(prefill, PeerOpened(hello("d")))
+    rig.until_heard(prefill, PeerLost("d", RankId(0)), PeerOpened(hello("d")))
+    rig.until_heard(decode, PeerLost("p", RankId(0)), PeerOpened(hello("p")))
+
+
+def test_who_has_not_heard_that_it_was_forgotten_finds_out_by_the_refresh(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefill, decode = pair(rig)
+    prefill.on_members([])
+    rig.step(MISSING_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(answering, "post", lambda *_: False)
+        prefill.on_members([])
+    rig.pump()
     assert rig.links[decode] == []
+    rig.step(REFRESH_S)
+    rig.until_heard(decode, PeerLost("p", RankId(0)), PeerOpened(hello("p")))
+
+
+def test_words_in_a_session_that_is_not_known_are_answered_so(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was forgotten, and has not been told."""
+    prefill, decode = pair(rig)
+    prefill.on_members([])
+    rig.step(MISSING_S)
+    with monkeypatch.context() as patch:
+        patch.setattr(answering, "post", lambda *_: False)
+        prefill.on_members([])
+    decode.send("p", RankId(0), Cancelled("d", ROOM, Reason.DEADLINE))
+    rig.until_heard(decode, PeerLost("p", RankId(0)), PeerOpened(hello("p")))
+    assert rig.links[prefill] == [PeerLost("d", RankId(0)), PeerOpened(hello("d"))], "and not heard"
+
+
+def test_a_lost_answer_is_given_again(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefill, decode = rig.rank(RoleName.PREFILL, hello("p")), rig.rank(RoleName.DECODE, hello("d"))
+    with monkeypatch.context() as patch:
+        patch.setattr(answering, "post", lambda *_: False)
+        rig.until(lambda: rig.links[prefill] == [PeerOpened(hello("d"))])
+    rig.step(HELLO_S)
+    rig.until_heard(decode, PeerOpened(hello("p")))
+    assert rig.links[prefill] == [PeerOpened(hello("d"))]
+
+
+# what is said may be lost
+
+
+@pytest.mark.parametrize("side", [answering, calling])
+def test_what_was_lost_is_said_again_in_order(rig: Rig, monkeypatch: pytest.MonkeyPatch, side: ModuleType) -> None:
+    prefill, decode = pair(rig)
+    from_prefill = side is answering
+    speaker, to, hearer = (prefill, "d", decode) if from_prefill else (decode, "p", prefill)
+    words = [
+        Cancelled("p" if from_prefill else "d", Room(RequestId(number), 0), Reason.DEADLINE) for number in range(4)
+    ]
+    speaker.send(to, RankId(0), words[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(side, "post", lambda *_: True)  # it seems to have left
+        for word in words[1:3]:
+            speaker.send(to, RankId(0), word)
+    speaker.send(to, RankId(0), words[3])
+    rig.until(lambda: rig.links[hearer] == words[:1])
+    assert speaker.unheard >= 3
+    rig.step(RESEND_S)
+    rig.step(RESEND_S)
+    rig.until(lambda: rig.links[hearer] == words)
+    rig.until(lambda: speaker.unheard == 0)
+
+
+@pytest.mark.parametrize("role", [RoleName.PREFILL, RoleName.DECODE])
+def test_a_peer_that_hears_nothing_for_too_long_is_lost(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, role: RoleName
+) -> None:
+    monkeypatch.setattr(reliable, "MAX_UNHEARD", 2)
+    prefill, decode = pair(rig)
+    speaker, other, to = (prefill, decode, "d") if role is RoleName.PREFILL else (decode, prefill, "p")
+    for _ in range(3):
+        speaker.send(to, RankId(0), Cancelled("p" if to == "d" else "d", ROOM, Reason.DEADLINE))
+    rig.until(lambda: rig.links[speaker] == [PeerLost(to, RankId(0)), PeerOpened(hello(to))])
+    rig.until(lambda: PeerLost("p" if to == "d" else "d", RankId(0)) in rig.links[other])

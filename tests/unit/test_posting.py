@@ -7,10 +7,12 @@ import time
 from collections.abc import Iterator, Sequence
 
 import pytest
+from waiting import eventually
 
 from kvtransfer import posting as posting_module
+from kvtransfer.edges import Edges
 from kvtransfer.posting import Posting, Wrote
-from kvtransfer.transports.faulty import Fault, Faults, FaultyTransport
+from kvtransfer.transports.faulty import Fault, Faults, FaultyTransport, Tally, with_faults
 from tandem.core.effects import Post
 from tandem.core.errors import ConfigError
 from tandem.core.events import Moved, Written
@@ -67,7 +69,13 @@ class Rig:
         self.transport = CopyingTransport()
         self.hello: Hello | None = self.incarnation(1)
         self.wrote: queue.SimpleQueue[Wrote] = queue.SimpleQueue()
-        self.posting = Posting(self.transport, self.source.region, self.hello_of, self.wrote.put)
+        self.judged: list[tuple[Hello, Written]] = []
+        self.edges = Edges(lambda: self.transport)
+        self.edges.open("d")
+        self.posting = Posting(self.edges, self.source, self.hello_of, self.wrote.put, self.judge)
+
+    def judge(self, hello: Hello, result: Written) -> None:
+        self.judged.append((hello, result))
 
     def incarnation(self, number: int) -> Hello:
         return Hello("d", RankId(0), 1, number, "f", "copy", "there", self.target.region)
@@ -75,9 +83,9 @@ class Rig:
     def hello_of(self, group: str, rank: RankId) -> Hello | None:
         return self.hello if (group, rank) == ("d", 0) else None
 
-    def post(self, ticket: int, blocks: list[tuple[int, int]], layer: int = 5, peer: str = "d") -> None:
+    def post(self, ticket: int, blocks: list[tuple[int, int]], layer: int = 5, peer: str = "d", room: int = 1) -> None:
         pages = tuple((PageId(source), PageId(destination)) for source, destination in blocks)
-        self.posting.post(Post(ticket, Room(RequestId(1), 0), peer, RankId(0), LayerId(layer), pages))
+        self.posting.post(Post(ticket, Room(RequestId(room), 0), peer, RankId(0), LayerId(layer), pages))
 
     def take(self) -> Moved:
         return self.take_timed().moved
@@ -185,6 +193,59 @@ def test_closing_fails_what_waits_and_gives_up_on_what_hangs(rig: Rig) -> None:
     assert rig.take() == Moved(1, Written.OK)
 
 
+def test_posts_of_a_room_that_has_been_stopped_are_dropped_unless_they_have_begun(rig: Rig) -> None:
+    rig.transport.gate.clear()
+    rig.post(1, [(0, 0)])
+    assert rig.transport.entered.acquire(timeout=DEADLINE_S)
+    for ticket, room in ((2, 1), (3, 2), (4, 1)):
+        rig.post(ticket, [(1, 1)], room=room)
+    rig.posting.drop(Room(RequestId(1), 0))
+    assert [rig.take(), rig.take()] == [Moved(ticket, Written.FAILED_SETTLED) for ticket in (2, 4)]
+    rig.transport.gate.set()
+    assert [rig.take(), rig.take()] == [Moved(ticket, Written.OK) for ticket in (1, 3)]
+
+
+def test_how_begun_writes_ended_is_told_and_nothing_of_others(rig: Rig) -> None:
+    rig.transport.gate.clear()
+    rig.post(1, [(0, 0)])
+    assert rig.transport.entered.acquire(timeout=DEADLINE_S)
+    rig.post(2, [(1, 1)])
+    rig.posting.drop(Room(RequestId(1), 0))
+    rig.post(3, [(0, PAGES)])
+    rig.transport.gate.set()
+    assert {rig.take().ticket for _ in range(3)} == {1, 2, 3}
+    assert rig.judged == [(rig.incarnation(1), Written.OK)]
+
+
+def test_a_group_that_is_abandoned_gets_nothing_more(rig: Rig) -> None:
+    rig.transport.gate.clear()
+    rig.post(1, [(0, 0)])
+    assert rig.transport.entered.acquire(timeout=DEADLINE_S)
+    rig.post(2, [(1, 1)])
+    rig.posting.abandon("x")
+    rig.posting.abandon("d")
+    assert rig.take() == Moved(2, Written.FAILED_SETTLED)
+    rig.transport.gate.set()
+    assert rig.take() == Moved(1, Written.OK)
+    rig.post(3, [(2, 2)])
+    assert rig.take() == Moved(3, Written.OK), "if it is open again"
+
+
+def test_a_fence_waits_until_the_end_of_a_write_has_been_told(rig: Rig) -> None:
+    rig.transport.gate.clear()
+    rig.post(1, [(0, 0)])
+    assert rig.transport.entered.acquire(timeout=DEADLINE_S)
+    fenced = threading.Thread(target=rig.edges.fence, args=("d",))
+    fenced.start()
+    eventually(lambda: rig.edges._edges["d"].gate.shut)
+    rig.post(2, [(1, 1)])
+    rig.transport.gate.set()
+    fenced.join(DEADLINE_S)
+    assert rig.wrote.get_nowait().moved == Moved(1, Written.OK), "told by the time the fence is done"
+    assert rig.take() == Moved(2, Written.FAILED_SETTLED)
+    assert rig.target.block(5, 1) == bytes(SIZE)
+
+
 def test_an_idle_worker_ends_and_the_next_post_starts_another(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(posting_module, "IDLE_S", 0.0)
     for ticket in range(20):
@@ -197,13 +258,13 @@ def test_an_idle_worker_ends_and_the_next_post_starts_another(rig: Rig, monkeypa
 
 def faulty(monkeypatch: pytest.MonkeyPatch, at: dict[int, Fault]) -> FaultyTransport:
     monkeypatch.setenv("TANDEM_TEST_FAULTS", "1")
-    return FaultyTransport(CopyingTransport(), Faults(at, seconds=0.01))
+    return FaultyTransport(CopyingTransport(), Faults(at, seconds=0.01), Tally())
 
 
 def test_faults_need_their_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TANDEM_TEST_FAULTS", raising=False)
     with pytest.raises(ConfigError, match="TANDEM_TEST_FAULTS"):
-        FaultyTransport(CopyingTransport(), Faults({}))
+        FaultyTransport(CopyingTransport(), Faults({}), Tally())
 
 
 @pytest.mark.parametrize(
@@ -229,7 +290,7 @@ def test_a_fault_does_what_it_says_and_counts(
         assert sum(target.bytes) == at_once
     transport.close()
     assert sum(target.bytes) == at_last
-    assert transport.acted == {fault: 1}
+    assert transport.tally.acted == {fault: 1}
 
 
 def test_one_block_lands_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,3 +299,18 @@ def test_one_block_lands_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
     peer = Hello("d", RankId(0), 1, 1, "f", "copy", "there", target.region)
     transport.write(peer, [(source.region.base, target.region.base, SIZE)], 1)
     assert sum(target.bytes) == SIZE // 2
+
+
+def test_all_transports_of_a_process_count_their_writes_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One per group of peers; the known answers of handshakes do not count."""
+    monkeypatch.setenv("TANDEM_TEST_FAULTS", "1")
+    monkeypatch.setenv("TANDEM_TEST_FAULT_PLAN", '{"at": {"2": "fail_settled"}}')
+    source, target = Pool(1), Pool(0)
+    make = with_faults(CopyingTransport)
+    transports = [make(), make()]
+    probe = target.region.base + 2 * SIZE
+    peer = Hello("d", RankId(0), 1, 1, "f", "copy", "there", target.region, probe)
+    for transport in transports:
+        assert transport.write(peer, [(source.region.base, probe, 1)], 1) is Written.OK
+    results = [one.write(peer, [(source.region.base, target.region.base, 1)], 1) for one in transports]
+    assert results == [Written.OK, Written.FAILED_SETTLED]

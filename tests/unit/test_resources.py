@@ -2,6 +2,7 @@
 
 import pytest
 
+from kvtransfer.edges import Edges
 from kvtransfer.transports.nowhere import NoTransport
 from tandem.core.config import Group, Limits, RankOptions, RoleName
 from tandem.core.errors import ConfigError
@@ -14,7 +15,7 @@ PAGE = (PageId(0),)
 
 @pytest.fixture(autouse=True)
 def nobody_to_write_to(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(resources, "_transport", lambda options: NoTransport())
+    monkeypatch.setattr(resources, "open_edges", lambda options, memory: (Edges(NoTransport), ""))
 
 
 def options(role: RoleName, host_pages: int) -> RankOptions:

@@ -9,7 +9,7 @@ from decode.receiver import KVReceiver
 from kvtransfer.session import SendState
 from prefill.sender import Chunk, KVSender, completed_pages, sampled
 from tandem.core.config import Group, RoleName
-from tandem.core.effects import BackUp, Effect, Fence, Observe, Post, Restore, TellPeer, Verify
+from tandem.core.effects import BackUp, Drop, Effect, Fence, Observe, Post, Restore, TellPeer, Verify
 from tandem.core.errors import IllegalTransition
 from tandem.core.events import BackedUp, Fenced, LayerRan, Moved, PeerLost, PeerOpened, Ran, Verified, Written
 from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room, Slot, Tick
@@ -240,7 +240,7 @@ def test_a_stopped_sender_posts_nothing_more_and_is_quiet_when_what_flies_has_en
     sender = ready_sender(8)
     sender.on_plan(plan(tick=1, rows=(row(0, 8, 8),)))
     (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
-    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
+    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == [Drop(ROOM)]
     assert sender.on_event(LayerRan(Tick(1), LayerId(1))) == []
     assert sender.on_event(Ran(Tick(1), ())) == []
     assert ENDED in sender.on_event(Moved(post.ticket, Written.OK))
@@ -265,7 +265,7 @@ def test_a_write_that_may_still_land_is_never_quiet():
     (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
     assert sender.on_event(Moved(post.ticket, Written.FAILED_UNSETTLED)) == [FAILED]
     assert sender.on_event(Ran(Tick(1), ())) == []
-    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
+    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == [Drop(ROOM)]
 
 
 def unsettled_sender() -> tuple[KVSender, Group]:

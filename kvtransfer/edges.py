@@ -1,0 +1,109 @@
+"""One transport per peer group, so that a stuck one, and the end of one, is nobody else's business."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from kvtransfer.gate import Gate
+from tandem.core.messages import Hello
+from tandem.ports import Transport
+
+MAX_GROUPS = 64
+"""Peer groups of one rank."""
+LEAVE_S = 90.0
+"""A fence waits so long for writes that are under way, then it has failed. They give up before."""
+
+
+@dataclass(slots=True)
+class _Edge:
+    """The transport of one peer group, from its first use to its fence."""
+
+    transport: Transport
+    gate: Gate = field(default_factory=Gate)
+    met: dict[str, int] = field(default_factory=dict)  # incarnation by endpoint
+
+
+class Edges:
+    """Makes transports when they are needed and ends them. All methods are for any thread; most may block.
+
+    `make` gives a transport with the page pool registered. The first one is made at once, so that a rank which cannot
+    have any is told so at its start: whatever `make` raises then is raised here.
+    """
+
+    def __init__(self, make: Callable[[], Transport]) -> None:
+        self._make = make
+        self._spare = [make()]
+        self.kind = self._spare[0].kind
+        self._edges: dict[str, _Edge] = {}
+        self._locks: dict[str, threading.Lock] = {}
+
+    def open(self, group: str) -> Transport:
+        """The group's transport, made if need be. Raises what `make` raises, ConnectionError for one group too many."""
+        with self._lock(group):
+            if group not in self._edges:
+                self._edges[group] = _Edge(self._spare_or_new())
+            return self._edges[group].transport
+
+    def connect(self, peer: Hello, deadline_s: float) -> Transport:
+        """The transport of a peer's group, which can reach it now. Raises OSError, and what `open` raises.
+
+        A transport takes whoever is at an endpoint for who was there before, and what it knows of it is out of date
+        then. So another incarnation at a known endpoint gets a new transport.
+        """
+        self.open(peer.group)
+        edge = self._edges.get(peer.group)
+        if edge is not None and edge.met.setdefault(peer.endpoint, peer.incarnation) != peer.incarnation:
+            self.fence(peer.group)
+            return self.connect(peer, deadline_s)
+        transport = self.open(peer.group)
+        transport.connect(peer, deadline_s)
+        return transport
+
+    @contextmanager
+    def using(self, group: str) -> Iterator[Transport | None]:
+        """The group's transport for a write; None if it has none now. A fence waits until the block has ended."""
+        edge = self._edges.get(group)
+        if edge is None or not edge.gate.enter():
+            yield None
+            return
+        try:
+            yield edge.transport
+        finally:
+            edge.gate.leave()
+
+    def fence(self, group: str) -> None:
+        """End the group's transport: when this returns, nothing of the group can land here any more, and no write of
+        ours to the group can still read our pages. The next use of the group makes another transport.
+
+        Raises OSError when that could not be done: nothing is fenced then, call it again.
+        """
+        if group not in self._locks:
+            return  # it has never been met
+        with self._lock(group):
+            edge = self._edges.get(group)
+            if edge is None:
+                return
+            edge.gate.close(0)
+            edge.transport.close()  # ends the writes under way, or waits for them
+            if not edge.gate.close(LEAVE_S):
+                raise TimeoutError(f"a write to {group} has not ended within {LEAVE_S:.0f} s")
+            del self._edges[group]
+
+    def close(self) -> None:
+        """End all transports. Raises OSError like `fence`."""
+        for group in list(self._edges):
+            self.fence(group)
+        while self._spare:
+            self._spare.pop().close()
+
+    def _spare_or_new(self) -> Transport:
+        try:
+            return self._spare.pop()
+        except IndexError:
+            return self._make()
+
+    def _lock(self, group: str) -> threading.Lock:
+        if group not in self._locks and len(self._locks) >= MAX_GROUPS:
+            raise ConnectionError(f"{group} is one more than the {MAX_GROUPS} groups that a rank exchanges KV with")
+        return self._locks.setdefault(group, threading.Lock())
