@@ -19,7 +19,7 @@ from tandem.core.ids import LayerId, RankId
 from tandem.core.messages import Hello
 from tandem.engine.memory import PageMemory
 from tandem.runtime.links import encode
-from tandem.runtime.resources import transports
+from tandem.runtime.transports import open_edges
 
 LAYERS = (LayerId(0), LayerId(1))
 PAGE, PAGES = 4096, 16
@@ -147,7 +147,7 @@ def test_a_copy_of_what_is_not_there_is_refused_whole(writer: End, receiver: End
     assert heard(stranger) == Answer()
     good = (0, base, PAGE)
     bad = [
-        (length - 1, base, 2),
+        (os.fstat(writer.memory.memfd).st_size - 1, base, 2),
         (-1, base, 2),
         (0, base, -1),
         (0, base - 1, 2),
@@ -249,9 +249,8 @@ def test_a_rank_makes_transports_with_endpoints_of_their_own(run_dir: str) -> No
         run_dir=run_dir,
         transfer_backend="shm",
     )
-    make = transports(options, PageMemory(LAYERS, PAGES, PAGE, shared=True))
-    two = [make(), make()]
-    assert [each.kind for each in two] == ["shm", "shm"]
+    edges, degraded = open_edges(options, PageMemory(LAYERS, PAGES, PAGE, shared=True))
+    assert (edges.kind, degraded) == ("shm", "")
+    assert {edges.open(group).endpoint.rpartition("/")[2] for group in ("p0", "p1")} == {"kv-d0-0-0", "kv-d0-0-1"}
     assert sorted(os.listdir(run_dir)) == ["kv-d0-0-0", "kv-d0-0-1"]
-    for each in two:
-        each.close()
+    edges.close()

@@ -265,7 +265,7 @@ def test_a_write_that_may_still_land_is_never_quiet():
     (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
     assert sender.on_event(Moved(post.ticket, Written.FAILED_UNSETTLED)) == [FAILED]
     assert sender.on_event(Ran(Tick(1), ())) == []
-    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == [Drop(ROOM)]
+    assert sender.on_plan(plan(Stopped(ROOM), tick=2)) == []
 
 
 def unsettled_sender() -> tuple[KVSender, Group]:
