@@ -6,25 +6,23 @@ Block = tuple[int, int, int]
 
 
 def coalesce(blocks: Sequence[Block]) -> list[Block]:
-    """The same bytes in as few blocks as possible: neighbours at both ends become one. The order is not kept."""
+    """The same bytes in as few blocks as possible: neighbours at both ends become one. The order is not kept.
+
+    Addresses are not negative. This is most of what Tandem adds to a write of many small blocks.
+    """
     merged: list[Block] = []
-    for source, destination, length in sorted(blocks, key=_lane):
-        if merged:
-            before, there, size = merged[-1]
-            if before + size == source and there + size == destination:
-                merged[-1] = (before, there, size + length)
-                continue
-        merged.append((source, destination, length))
-    return merged
+    distance = first = end = -1
+    for lane, source, length in sorted([(there - here, here, size) for here, there, size in blocks]):
+        if lane == distance and source == end:
+            end += length
+            continue
+        merged.append((first, first + distance, end - first))
+        distance, first, end = lane, source, source + length
+    merged.append((first, first + distance, end - first))
+    return merged[1:]  # the first one stands for none
 
 
 def batches(blocks: Sequence[Block], limit: int) -> Iterator[Sequence[Block]]:
     """Runs of at most `limit` blocks."""
     for start in range(0, len(blocks), limit):
         yield blocks[start : start + limit]
-
-
-def _lane(block: Block) -> tuple[int, int]:
-    """Sorts together what can merge: blocks that move by the same distance, in address order."""
-    source, destination, _ = block
-    return destination - source, source
