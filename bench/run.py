@@ -34,6 +34,7 @@ BENCHES: dict[str, Callable[[Settings], list[Row]]] = {
     "consensus": _measure("bench.consensus"),
     "scheduler": _measure("bench.scheduler"),
     "ring": _measure("bench.ring"),
+    "transfer": _measure("bench.transfer"),
     "sim": _measure("bench.simulation"),
     "e2e": _measure("bench.e2e"),
 }
