@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 
 import msgspec
 
+from bench import isolation
 from bench.apart import answer, apart, cpu_us, ordered
 from bench.ends import MOONCAKE, SHM, End, FarEnd, Shape
 from bench.movers import MEMCPY, PLAIN, RAW, Mover, movers
@@ -56,7 +57,7 @@ class Case(msgspec.Struct, frozen=True):
 def measure(*, quick: bool, seed: int) -> list[Row]:
     """All cases. Raises CalledProcessError."""
     cases = apart("bench.transfer", Order(2 if quick else 31, seed), list[Case])
-    return [found for case in cases for found in rows_of(case)]
+    return [found for case in cases for found in rows_of(case)] + isolation.measure(quick=quick)
 
 
 def rows_of(case: Case) -> Iterator[Row]:

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from bench import isolation
 from bench.ends import MOONCAKE, SHM
 from bench.movers import MEMCPY, PLAIN, RAW, columns, copy_all
 from bench.plain_socket import Plain, receive
@@ -109,3 +110,16 @@ def test_medians_are_of_each_figure_by_itself():
 
 def test_sizes_are_named_in_the_largest_unit():
     assert [size_of(length) for length in BLOCK_BYTES] == ["4 KiB", "64 KiB", "256 KiB", "1 MiB", "16 MiB"]
+
+
+def test_the_worst_write_beside_a_sick_peer_counts_and_not_the_usual_one():
+    order = isolation.Order(SHM, isolation.STOPPED, careless=False, seconds=1)
+    row = isolation.row_of(order, isolation.Found(before=[1, 2, 9], during=[2, 2, 2, 103]))
+    assert (row.value, row.reference_value, row.holds) == (101, 2, False)
+    assert isolation.row_of(order, isolation.Found(before=[1, 2, 9], during=[2, 101])).holds is True
+
+
+def test_what_tandem_does_not_do_is_only_reported():
+    order = isolation.Order(MOONCAKE, isolation.SILENT, careless=True, seconds=1)
+    row = isolation.row_of(order, isolation.Found(before=[1], during=[60_000]))
+    assert (row.value, row.bar, row.holds) == (59_999, "", None)
