@@ -35,6 +35,7 @@ BENCHES: dict[str, Callable[[Settings], list[Row]]] = {
     "scheduler": _measure("bench.scheduler"),
     "ring": _measure("bench.ring"),
     "transfer": _measure("bench.transfer"),
+    "overlap": _measure("bench.overlap"),
     "sim": _measure("bench.simulation"),
     "e2e": _measure("bench.e2e"),
 }
