@@ -1,12 +1,13 @@
-"""The production way of a layer to another process: Post, Posting with its worker, a transport, and Moved."""
+"""The production way of a layer to another process: Post, Posting with its worker, a transport, and Wrote."""
 
 from collections.abc import Sequence
 from queue import SimpleQueue
 
 from bench.ends import End
-from kvtransfer.posting import Posting
+from kvtransfer.edges import Edges
+from kvtransfer.posting import Posting, Wrote
 from tandem.core.effects import Post
-from tandem.core.events import Moved, Written
+from tandem.core.events import Written
 from tandem.core.ids import LayerId, PageId, RequestId, Room
 from tandem.core.messages import Hello
 from tandem.ports import Transport
@@ -25,8 +26,12 @@ class Way:
     def __init__(self, near: End, transport: Transport, peer: Hello) -> None:
         self._transport = transport
         self._peer = peer
-        self._moved: SimpleQueue[Moved] = SimpleQueue()
-        self._posting = Posting(transport, near.region, lambda group, rank: peer, self._moved.put)
+        self._wrote: SimpleQueue[Wrote] = SimpleQueue()
+        edges = Edges(lambda: transport)
+        edges.open(peer.group)
+        self._posting = Posting(
+            edges, near.memory, lambda group, rank: peer, self._wrote.put, lambda hello, result: None
+        )
 
     def connect(self, deadline_s: float) -> None:
         """Raises ConnectionError."""
@@ -39,7 +44,7 @@ class Way:
 
     def wait(self, posts: int = 1) -> None:
         """Until so many have landed. Raises ConnectionError if one did not."""
-        results = [self._moved.get(timeout=MOVED_S).result for _ in range(posts)]
+        results = [self._wrote.get(timeout=MOVED_S).moved.result for _ in range(posts)]
         if failed := [result.value for result in results if result is not Written.OK]:
             raise ConnectionError(f"writes ended {', '.join(failed)}")
 
