@@ -1,9 +1,11 @@
 """One cluster at a time, and at rest after every test: what a test leaves behind fails that test."""
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from cluster import Cluster
+from hands import Rank, Start
 
 DEADLINE_S = 60.0
 
@@ -34,6 +36,20 @@ class Clusters:
         if self._running is not None:
             running, self._running = self._running, None
             running.__exit__(None, None, None)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts ranks that have no scheduler; none outlives its test."""
+    started: list[Rank] = []
+
+    def rank(*arguments: Any, **how: Any) -> Rank:
+        started.append(Rank(*arguments, **how))
+        return started[-1]
+
+    yield rank
+    for one in started:
+        one.stop()
 
 
 @pytest.fixture(scope="session")

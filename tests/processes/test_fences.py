@@ -1,34 +1,18 @@
 """Fences, restarts and silent peers with real Mooncake: nothing lands where it must not, and nobody else waits."""
 
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hands import LAYERS, Rank, writes
+from hands import Rank, Start, hand_over, writes
 from waiting import eventually
 
 from tandem.core.config import RoleName
 
-Start = Callable[..., Rank]
-
 PORT = 16201
 ATTEMPTS = 2
 """A zombie is watched for so many more writes."""
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts ranks; none outlives its test."""
-    started: list[Rank] = []
-
-    def rank(group: str, role: RoleName, incarnation: int = 1, **how: object) -> Rank:
-        started.append(Rank(group, role, incarnation, **how))  # type: ignore[arg-type]
-        return started[-1]
-
-    yield rank
-    for one in started:
-        one.stop()
 
 
 @pytest.fixture
@@ -44,13 +28,6 @@ def pair(start: Start, **how: object) -> tuple[Rank, Rank]:
     assert prefill.heard() == ["opened", "d", 1, 0]
     assert decode.heard() == ["opened", "p", 1, 0]
     return prefill, decode
-
-
-def hand_over(prefill: Rank, decode: Rank) -> None:
-    """Every granted page of every layer holds the source's bytes, and nothing else is touched."""
-    decode.tell("grant", prefill.name)
-    assert sorted(decode.heard() for _ in range(LAYERS)) == [["committed", layer, True] for layer in range(LAYERS)]
-    assert sorted(prefill.heard() for _ in range(LAYERS)) == [["moved", layer, "ok"] for layer in range(LAYERS)]
 
 
 def rise(prefill: Rank, counts: Path) -> None:

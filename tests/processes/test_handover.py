@@ -1,34 +1,8 @@
 """Prefill and decode ranks in processes of their own: handshake over CURVE, grant, Mooncake writes, commits."""
 
-from collections.abc import Callable, Iterator
-
-import pytest
-from hands import LAYERS, Rank
+from hands import Start, hand_over
 
 from tandem.core.config import RoleName
-
-Start = Callable[..., Rank]
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts ranks; none outlives its test."""
-    started: list[Rank] = []
-
-    def rank(group: str, role: RoleName, incarnation: int = 1) -> Rank:
-        started.append(Rank(group, role, incarnation))
-        return started[-1]
-
-    yield rank
-    for one in started:
-        one.stop()
-
-
-def hand_over(prefill: Rank, decode: Rank) -> None:
-    """Every granted page of every layer holds the source's bytes, and nothing else is touched."""
-    decode.tell("grant", prefill.name)
-    assert sorted(decode.heard() for _ in range(LAYERS)) == [["committed", layer, True] for layer in range(LAYERS)]
-    assert sorted(prefill.heard() for _ in range(LAYERS)) == [["moved", layer, "ok"] for layer in range(LAYERS)]
 
 
 def test_kv_is_handed_over_and_again_after_a_restart(start: Start) -> None:

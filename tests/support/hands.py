@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -47,6 +47,10 @@ GRANTED = tuple(PageId(page) for page in range(200, 40, -3))
 DEADLINE_S = 60
 POLL_MS = 100
 FIRST = RankId(0)
+
+
+Start = Callable[..., "Rank"]
+"""Starts one, with its arguments, for as long as the test lasts."""
 
 
 class Writes(NamedTuple):
@@ -137,6 +141,13 @@ class Rank:
     def stop(self) -> None:
         self.process.kill()
         self.process.communicate()
+
+
+def hand_over(prefill: Rank, decode: Rank) -> None:
+    """Every granted page of every layer holds the source's bytes, and nothing else is touched."""
+    decode.tell("grant", prefill.name)
+    assert sorted(decode.heard() for _ in range(LAYERS)) == [["committed", layer, True] for layer in range(LAYERS)]
+    assert sorted(prefill.heard() for _ in range(LAYERS)) == [["moved", layer, "ok"] for layer in range(LAYERS)]
 
 
 def content(layer: int, page: int) -> bytes:
