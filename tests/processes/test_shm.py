@@ -85,7 +85,7 @@ def test_two_writers_at_once_both_land(node: Callable[..., ShmNode]) -> None:
     expect(target, 2, (1, pages[0]), (3, pages[1]))
 
 
-@pytest.mark.parametrize("outside", [(0, PAGES), (0, -1), (PAGES, 0), (-1, 0), (0, 2**40)])
+@pytest.mark.parametrize("outside", [(0, PAGES), (0, -1), (2 * PAGES, 0), (-1, 0), (0, 2**40)])
 def test_of_a_request_that_reaches_outside_nothing_is_copied(
     node: Callable[..., ShmNode], outside: tuple[int, int]
 ) -> None:
