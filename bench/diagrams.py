@@ -6,7 +6,7 @@ from typing import Any
 
 from colocated import request
 from decode import intake
-from kvtransfer import session
+from kvtransfer import breaker, session
 from prefill import handoff
 
 Table = Mapping[Any, enum.Enum]
@@ -18,6 +18,7 @@ DIAGRAMS: dict[str, Table] = {
     "prefill": handoff.NEXT,
     "sending": session.SEND_NEXT,
     "receiving": session.RECEIVE_NEXT,
+    "breaker": breaker.BREAKER_NEXT,
 }
 """The state machines by name. Each begins in the first state of its table."""
 
