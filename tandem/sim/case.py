@@ -12,8 +12,9 @@ from tandem.core.requests import Sampling, Work, pages_for
 from tandem.engine.model import FAKE_EOS
 from tandem.sim.clock import stream
 from tandem.sim.faults import Fault
+from tandem.sim.router import PATIENT_MS
 from tandem.sim.routes import Route, routes
-from tandem.sim.world import PATIENT_MS, Cluster
+from tandem.sim.world import Cluster
 
 LAYERS = 8
 CONTEXT = 128

@@ -69,7 +69,7 @@ def operators(kind: Fault, order: Order) -> Callable[[World, random.Random, int]
             until_us = rng.randint(at_us, heal_us)
             world.clock.at(at_us, partial(_order, world, kind, group, Control(order)))
             if order is not Order.FLUSH:
-                world.clock.at(until_us, partial(world.to_group, group, Control(Order.RESUME)))
+                world.clock.at(until_us, partial(world.router.to_group, group, Control(Order.RESUME)))
 
     return plan
 
@@ -86,7 +86,7 @@ def knobs(world: World, rng: random.Random, heal_us: int) -> None:
 
 def _order(world: World, kind: Fault, group: str, order: Control | Knobs) -> None:
     world.swarm.acted(kind)
-    world.to_group(group, order)
+    world.router.to_group(group, order)
 
 
 def leavings(world: World, rng: random.Random, heal_us: int) -> None:

@@ -164,7 +164,7 @@ class Node:
             case Fence(group=other):
                 raise NotImplementedError(f"{self.name} was to fence {other}, which nobody simulates yet")
             case TellRouter(message=answer):
-                world.to_client(self, over_the_wire(answer))
+                world.router.to_client(self, over_the_wire(answer))
             case TellPeer(group=other, rank=rank, message=message):
                 told = over_the_wire(message)
                 peer = world.node(other, rank)

@@ -16,7 +16,8 @@ from tandem.sim.chaos import unleash
 from tandem.sim.client import Answer, Client, WrongAnswer
 from tandem.sim.content import Content
 from tandem.sim.faults import Fault, Swarm
-from tandem.sim.world import PATIENT_MS, World
+from tandem.sim.router import PATIENT_MS
+from tandem.sim.world import World
 
 WAIT_US = 1_000_000
 """What one request may wait besides computing, after the heal: some polls at their longest back-off, slow writes."""
@@ -88,7 +89,7 @@ def build_engine(group: Group, rank: RankId, limits: Limits) -> Engine:
 
 
 def _load(world: World, request: Request) -> None:
-    submit = partial(world.submit, request.work, request.groups, request.remaining_ms)
+    submit = partial(world.router.submit, request.work, request.groups, request.remaining_ms)
     world.clock.at(request.at_us, partial(submit, request.late_us, request.retries))
     world.clock.at(request.at_us, partial(world.swarm.acted, Fault.BURSTS))
     if any(request.late_us.values()):
@@ -97,7 +98,7 @@ def _load(world: World, request: Request) -> None:
         world.clock.at(request.again_us, submit)
         world.clock.at(request.again_us, partial(world.swarm.acted, Fault.DOUBLED_SUBMITS))
     if request.leaves_us is not None:
-        world.clock.at(request.leaves_us, partial(world.cancel, request.work, request.told))
+        world.clock.at(request.leaves_us, partial(world.router.cancel, request.work, request.told))
         world.clock.at(request.leaves_us, partial(world.swarm.acted, Fault.ABORTS))
 
 

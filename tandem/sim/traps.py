@@ -56,7 +56,7 @@ class Traps:
         world = self._world
         world.say(f"the client of r{room.rid} leaves, as it is {trap.state}")
         world.swarm.acted(Fault.ABORTS)
-        world.cancel(world.client.answer(room).work, trap.told)
+        world.router.cancel(world.client.answer(room).work, trap.told)
 
 
 def rooms_in(role: Role, state: str) -> list[Room]:

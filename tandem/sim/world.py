@@ -1,27 +1,24 @@
 """A whole cluster in virtual time: the production Rank and Scheduler, an engine per rank, and nothing else is real."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-
-import msgspec
 
 from tandem.assembly import WINDOW_PER_STAGE, build_rank
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.effects import Effect
 from tandem.core.errors import Divergence
 from tandem.core.events import Event, PeerLost, PeerOpened
-from tandem.core.ids import LEADER, Epoch, RankId, Room
-from tandem.core.inputs import Control, Knobs, Submit
-from tandem.core.messages import Cancel, Done, Evicted, Hello, Token
-from tandem.core.requests import Reason, Work
+from tandem.core.ids import Epoch, RankId, Room
+from tandem.core.messages import Hello
 from tandem.ports import Engine
-from tandem.sim.client import Answer, Client
+from tandem.sim.client import Client
 from tandem.sim.clock import Action, Channel, Clock, Span, between, stream
 from tandem.sim.faults import Fault, Swarm
 from tandem.sim.node import Node
-from tandem.sim.routes import Rerouting, Route
+from tandem.sim.router import Router
+from tandem.sim.routes import Route
 from tandem.sim.story import tell
 from tandem.sim.ticks import Flooded, Ticks
 
@@ -32,8 +29,6 @@ MOST_UNDER_WAY = 2_000
 """Messages under way on one channel: production's links hold a few thousand at most."""
 SLOWER, SLOW_SHARE = 50, 0.2
 """Of the slow links: how much slower they are, and which share of all links they make up."""
-PATIENT_MS = 600_000
-NOBODY_LATE: Mapping[str, int] = {}
 
 EngineFactory = Callable[[Group, RankId, Limits], Engine]
 
@@ -79,7 +74,7 @@ class World:
         self._hash = hashlib.blake2b(digest_size=8)
         self.ticks = Ticks(self._hash)
         self._cluster = cluster
-        self._rerouting = Rerouting(seed, cluster.groups)
+        self.router = Router(self, client, self._hash.update)
         self._channels: dict[tuple[str, str, str], Channel] = {}
         self._nodes = {
             (group.name, RankId(rank)): self._node(group, RankId(rank), engines)
@@ -137,9 +132,10 @@ class World:
 
     def send(self, sender: Node, receiver: Node, link: str, deliver: Action) -> None:
         """Over the link of this name between two ranks: in order, with a random delay."""
-        self._channel(sender.name, receiver.name, link).send(deliver)
+        self.channel(sender.name, receiver.name, link).send(deliver)
 
-    def _channel(self, sender: str, receiver: str, link: str) -> Channel:
+    def channel(self, sender: str, receiver: str, link: str) -> Channel:
+        """The link of this name between two that have these names."""
         key = (sender, receiver, link)
         channel = self._channels.get(key)
         if channel is None:
@@ -161,72 +157,6 @@ class World:
             return SLOWER * between(rng, span)
 
         return slow
-
-    # the router's side
-
-    def submit(
-        self,
-        work: Work,
-        groups: Route,
-        remaining_ms: int = PATIENT_MS,
-        late_us: Mapping[str, int] = NOBODY_LATE,
-        retries: int = 0,
-    ) -> None:
-        """Send one request to a pair of groups, prefill first, or to one that serves it alone, as the router does.
-
-        A repeated call sends a duplicate. A failed transfer is tried again, up to `retries` times.
-        """
-        now_us = self.clock.now_us
-        self.client.submitted(work, groups, now_us, now_us + 1000 * remaining_ms, retries)
-        serving = groups[:1] if work.max_tokens == 1 else groups
-        for group in serving:
-            peer = next((other for other in serving if other != group), None)
-            message = Submit(msgspec.structs.replace(work, peer=peer), remaining_ms)
-            if late_us.get(group):
-                self.clock.after(late_us[group], partial(self.to_group, group, message))
-            else:
-                self.to_group(group, message)
-
-    def cancel(self, work: Work, groups: tuple[str, ...], reason: Reason = Reason.CLIENT_GONE) -> None:
-        """The client left: tell those of the groups that serve it now, or all that do where it went on elsewhere."""
-        self.client.left(work, reason)
-        answer = self.client.answer(work.room)
-        for group in [group for group in answer.groups if group in groups] or answer.groups:
-            self.to_group(group, Cancel(answer.attempt.room, reason))
-
-    def to_group(self, group: str, message: Submit | Cancel | Control | Knobs) -> None:
-        """The router, or an operator through it, speaks to a group's rank 0."""
-        if isinstance(message, Control):
-            self._rerouting.on_order(group, message.order)
-        node = self.node(group, LEADER)
-        self._channel("router", node.name, "intake").send(lambda: node.on(message))
-
-    def to_client(self, node: Node, message: Token | Done | Evicted) -> None:
-        """A group speaks to the router, which submits it anew if it was evicted or its transfer failed."""
-        group = node.rank.place.group
-        self._hash.update(f"{group} {message}".encode())
-
-        self._channel(node.name, "router", "intake").send(partial(self._hear, group, message))
-
-    def _hear(self, group: str, message: Token | Done | Evicted) -> None:
-        """The router takes a group's word. After a failed transfer the groups tell each other: no Cancel hides that."""
-        again = self.client.on_message(group, message)
-        if again is None:
-            return
-        answer = self.client.answer(again.room)
-        if isinstance(message, Evicted):
-            for serving in answer.groups:
-                self.to_group(serving, Cancel(message.room, Reason.PEER_ENDED))
-        self._go_on(again, answer)
-
-    def _go_on(self, work: Work, answer: Answer) -> None:
-        """Submit the next attempt, which keeps its place in line, to the same groups or to others."""
-        now_us = self.clock.now_us
-        groups = self._rerouting.after(answer.groups)
-        if groups != answer.groups:
-            self.say(f"r{work.room.rid} goes on with {' and '.join(groups)}")
-        aged = msgspec.structs.replace(work, age_ms=(now_us - answer.since_us) // 1000)
-        self.submit(aged, groups, max(0, (answer.deadline_us - now_us) // 1000))
 
     # running and checking
 

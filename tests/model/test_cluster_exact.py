@@ -141,7 +141,7 @@ def run_cell(cell: Cell, stages: Stages, goldens: list[dict[str, Any]]) -> dict[
     gap_us = {"alone": 1_000_000, "together": 0, "staggered": 900}[cell.mix]
     for index, golden in enumerate(goldens):
         work = Work(Room(RequestId(index), 1), tuple(golden["prompt"]), TOKENS, (), Sampling(), None)
-        world.clock.at(index * gap_us, lambda work=work: world.submit(work, ("p0", "d0")))  # type: ignore[misc]
+        world.clock.at(index * gap_us, lambda work=work: world.router.submit(work, ("p0", "d0")))  # type: ignore[misc]
     world.run()
     client.check()
     world.check_at_rest()

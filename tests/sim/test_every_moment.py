@@ -38,8 +38,8 @@ class Run:
         )
         self.client = Client(content_of)
         self.world = World(5, Cluster(groups, LIMITS, pace or Pace()), build_engine, self.client)
-        self.world.submit(FIRST, PAIR, remaining_ms)
-        self.world.submit(SECOND, PAIR, DEADLINE_MS)
+        self.world.router.submit(FIRST, PAIR, remaining_ms)
+        self.world.router.submit(SECOND, PAIR, DEADLINE_MS)
 
     def until(self, moment: int) -> bool:
         """Let this many events happen; False if there are not so many before the deadlines."""
@@ -82,7 +82,7 @@ def test_a_client_may_leave_at_any_moment(shape: tuple[int, int], told: tuple[st
         assert run.world.ticks.busy_until_us < DEADLINE_MS * 500, "somebody waited for a deadline"
         seen.add(ended[1])
 
-    moments = at_every_moment(shape, lambda world: world.cancel(FIRST, told), check)
+    moments = at_every_moment(shape, lambda world: world.router.cancel(FIRST, told), check)
     assert moments > 150
     assert seen == {Reason.CLIENT_GONE, Reason.LENGTH}
 
@@ -112,7 +112,7 @@ def test_a_request_may_come_again_at_any_moment(shape: tuple[int, int]):
     def check(run: Run) -> None:
         assert set(run.ended().values()) == {Reason.LENGTH}
 
-    at_every_moment(shape, lambda world: world.submit(FIRST, PAIR, DEADLINE_MS), check)
+    at_every_moment(shape, lambda world: world.router.submit(FIRST, PAIR, DEADLINE_MS), check)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -144,7 +144,7 @@ def test_edges_of_what_fits(shape: tuple[int, int], edge: Work):
     run = Run(shape)
     run.world = World(5, run.world._cluster, build_engine, run.client)
     run.client.answers.clear()
-    run.world.submit(edge, PAIR)
+    run.world.router.submit(edge, PAIR)
     assert run.ended() == {1: Reason.LENGTH}
 
 
@@ -154,7 +154,7 @@ def test_edges_of_what_fits(shape: tuple[int, int], edge: Work):
 )
 def test_what_can_never_fit_is_refused_at_once(shape: tuple[int, int], much: Work):
     run = Run(shape)
-    run.world.submit(much, PAIR)
+    run.world.router.submit(much, PAIR)
     assert run.ended() == {1: Reason.LENGTH, 2: Reason.LENGTH, 3: Reason.TOO_LARGE}
 
 
@@ -169,7 +169,7 @@ def test_hundreds_may_come_at_once(shape: tuple[int, int]):
     client = Client(content_of)
     world = World(5, Cluster(groups, limits, Pace()), build_engine, client)
     for number in range(1, 301):
-        world.submit(work(number, prompt=1 + number % 3, max_tokens=2), PAIR)
+        world.router.submit(work(number, prompt=1 + number % 3, max_tokens=2), PAIR)
     world.run()
     client.check()
     world.check_at_rest()
@@ -182,7 +182,7 @@ def test_chunks_do_not_pile_up_in_front_of_a_slow_last_stage():
     limits = Limits(page_size=4, num_pages=100, context=128, chunked_prefill_size=4, max_prefill_tokens=4)
     client = Client(content_of)
     world = World(5, Cluster(groups, limits, Pace(layer_us=(100, 100))), build_engine, client)
-    world.submit(work(1, prompt=100, max_tokens=2), PAIR)
+    world.router.submit(work(1, prompt=100, max_tokens=2), PAIR)
     waiting, last = [], world.node("p0", RankId(1))
     while world.clock.advance():
         waiting.append(last.compute.waiting)

@@ -159,14 +159,14 @@ class Router:
         limits = Limits(page_size=4, num_pages=8, context=64)
         self.world = World(1, Cluster(GROUPS, limits), build_engine, Client(content_of))
         self.told: list[tuple[str, Submit | Cancel | Control]] = []
-        monkeypatch.setattr(self.world, "to_group", lambda group, message: self.told.append((group, message)))
-        self.world.submit(WORK, ("p0", "d0"))
+        monkeypatch.setattr(self.world.router, "to_group", lambda group, message: self.told.append((group, message)))
+        self.world.router.submit(WORK, ("p0", "d0"))
         self.told.clear()
 
     def goes_on(self, *groups: str) -> None:
         """The request is evicted, and its next attempt is given to these groups."""
-        vars(self.world)["_rerouting"].after = lambda before: groups
-        self.world.to_client(self.world.node("d0", RankId(0)), Evicted(WORK.room))
+        vars(self.world.router)["_rerouting"].after = lambda before: groups
+        self.world.router.to_client(self.world.node("d0", RankId(0)), Evicted(WORK.room))
         self.world.run()
 
 
@@ -200,7 +200,7 @@ def test_a_later_attempt_keeps_its_place_in_line(router: Router):
 def test_a_client_that_leaves_tells_groups_that_serve_it_now(router: Router, told: tuple[str, ...], hear: list[str]):
     router.goes_on("p1", "d0")
     router.told.clear()
-    router.world.cancel(WORK, told)
+    router.world.router.cancel(WORK, told)
     left = Cancel(Room(WORK.room.rid, 2), Reason.CLIENT_GONE)
     assert router.told == [(group, left) for group in hear]
 

@@ -52,7 +52,7 @@ class Run:
 
     def submit(self, *works: Work, remaining_ms: int = DEADLINE_MS) -> None:
         for each in works:
-            self.world.submit(each, PAIR, remaining_ms)
+            self.world.router.submit(each, PAIR, remaining_ms)
 
     def head(self, group: str) -> Node:
         return self.world.node(group, LEADER)
@@ -127,7 +127,7 @@ def test_s01_an_abort_storm_while_handshakes_finish(size: int):
     works = [work(number) for number in range(1, 25)]
     run.submit(*works)
     for number, each in enumerate(works[:-2]):
-        run.world.clock.at(900 * number, lambda each=each: run.world.cancel(each, PAIR))
+        run.world.clock.at(900 * number, lambda each=each: run.world.router.cancel(each, PAIR))
     ended = run.ended()
     assert ended[23] is ended[24] is Reason.LENGTH
     assert Reason.CLIENT_GONE in ended.values()
@@ -138,7 +138,7 @@ def test_s02_an_abort_between_vote_and_apply(size: int):
     run = Run(2, size)
     run.submit(work(1), work(2))
     run.until(lambda: run.state(1) is State.ASKING and bool(run.ranks("d0")[-1].rank.courier.open_rooms()))
-    run.world.cancel(work(1), ("d0",))
+    run.world.router.cancel(work(1), ("d0",))
     assert run.ended() == {1: Reason.CLIENT_GONE, 2: Reason.LENGTH}
 
 
@@ -149,8 +149,8 @@ def test_s03_an_abort_while_one_sender_never_leaves_bootstrapping(size: int, lat
     rank = RankId(0 if late == "first" else size - 1)
     held = Held(run.world.node("p0", rank), lambda event: type(event).__name__ == "PeerOpened")
     run.submit(work(1), work(2))
-    run.world.clock.at(5_000_000, lambda: run.world.cancel(work(1), PAIR))
-    run.world.clock.at(6_000_000, lambda: run.world.cancel(work(2), ("p0",)))
+    run.world.clock.at(5_000_000, lambda: run.world.router.cancel(work(1), PAIR))
+    run.world.clock.at(6_000_000, lambda: run.world.router.cancel(work(2), ("p0",)))
     assert run.ended() == {1: Reason.CLIENT_GONE, 2: Reason.CLIENT_GONE}
     assert held.events
 
@@ -225,16 +225,16 @@ def test_s11_an_abort_ends_exactly_one_request(size: int):
     """Not those whose ids begin alike, nor another attempt of the same request."""
     run = Run(size, 2)
     run.submit(work(1), work(10), work(11), work(12))
-    run.world.cancel(work(1), PAIR)
+    run.world.router.cancel(work(1), PAIR)
     for group in PAIR:
-        run.world.to_group(group, Cancel(Room(RequestId(12), 2), Reason.CLIENT_GONE))
+        run.world.router.to_group(group, Cancel(Room(RequestId(12), 2), Reason.CLIENT_GONE))
     assert run.ended() == {1: Reason.CLIENT_GONE, 10: Reason.LENGTH, 11: Reason.LENGTH, 12: Reason.LENGTH}
 
 
 def test_s13_a_request_comes_back_while_facts_of_its_last_attempt_are_on_their_way(size: int):
     """A transfer fails and is tried again at once; one rank's facts of the first attempt come a second later."""
     run = Run(size, size)
-    run.world.submit(work(1, prompt=30), PAIR, DEADLINE_MS, retries=1)
+    run.world.router.submit(work(1, prompt=30), PAIR, DEADLINE_MS, retries=1)
     run.until(lambda: run.state(1) is State.TRANSFERRING)
     slow = run.ranks("d0")[-1]
     deliver = slow.store.flush
@@ -440,8 +440,8 @@ def test_s26_a_pause_begins_and_ends_at_one_tick_on_all_ranks_and_slots(size: in
     paused = changes(run, group, lambda scheduler: scheduler.controls.paused)
     rows = changes(run, group, lambda scheduler: scheduler.controls.paused and len(scheduler.flights))
     run.submit(*(work(number, prompt=30, max_tokens=30) for number in range(1, 9)))
-    run.world.clock.at(3_000, lambda: run.world.to_group(group, Control(Order.PAUSE)))
-    run.world.clock.at(400_000, lambda: run.world.to_group(group, Control(Order.RESUME)))
+    run.world.clock.at(3_000, lambda: run.world.router.to_group(group, Control(Order.PAUSE)))
+    run.world.clock.at(400_000, lambda: run.world.router.to_group(group, Control(Order.RESUME)))
     assert set(run.ended().values()) == {Reason.LENGTH}
     assert [to for _, to in paused[0]] == [True, False]
     assert all(each == paused[0] for each in paused.values())
@@ -454,9 +454,9 @@ def test_s26_a_drain_refuses_at_one_tick_and_finishes_what_is_there(size: int):
     draining = changes(run, "d0", lambda scheduler: scheduler.controls.draining)
     notes = orders(run)
     run.submit(*(chatty(number) for number in range(1, 7)))
-    run.world.clock.at(5_000, lambda: [run.world.to_group(group, Control(Order.DRAIN)) for group in PAIR])
+    run.world.clock.at(5_000, lambda: [run.world.router.to_group(group, Control(Order.DRAIN)) for group in PAIR])
     run.world.clock.at(9_000, lambda: run.submit(work(50)))
-    run.world.clock.at(9_000_000, lambda: [run.world.to_group(group, Control(Order.RESUME)) for group in PAIR])
+    run.world.clock.at(9_000_000, lambda: [run.world.router.to_group(group, Control(Order.RESUME)) for group in PAIR])
     ended = run.ended()
     assert ended.pop(50) is Reason.DRAINING
     assert set(ended.values()) == {Reason.LENGTH}
@@ -474,7 +474,7 @@ def test_s26_a_flush_forgets_at_one_tick_on_all_ranks(size: int, group: str):
     run.world.run()
     again = work(2, prompt=30)
     run.submit(msgspec.structs.replace(again, prompt=work(1, prompt=30).prompt))
-    run.world.to_group(group, Control(Order.FLUSH))
+    run.world.router.to_group(group, Control(Order.FLUSH))
     run.world.run()
     run.client.check()
     run.world.check_at_rest()

@@ -33,7 +33,7 @@ def made_world(requests: int = 4) -> World:
     world = World(1, Cluster(tuple(GROUPS.values()), LIMITS), build_engine, client)
     for number in range(requests):
         work = Work(Room(RequestId(number + 1), 1), tuple(range(40, 50 + number)), 6, (), Sampling(), None)
-        world.submit(work, ("p0", "d0"))
+        world.router.submit(work, ("p0", "d0"))
     return world
 
 

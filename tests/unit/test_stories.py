@@ -23,12 +23,12 @@ WORK = Work(Room(RequestId(1), 1), (72, 101, 108, 108, 111, 33), 3, (), Sampling
 
 
 def one_request(world: World) -> None:
-    world.clock.at(1_000, partial(world.submit, WORK, ("p0", "d0")))
+    world.clock.at(1_000, partial(world.router.submit, WORK, ("p0", "d0")))
 
 
 def client_leaves_during_the_transfer(world: World) -> None:
     one_request(world)
-    world.clock.at(1_400, partial(world.cancel, WORK, ("p0", "d0")))
+    world.clock.at(1_400, partial(world.router.cancel, WORK, ("p0", "d0")))
 
 
 @pytest.mark.parametrize(
