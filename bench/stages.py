@@ -35,7 +35,7 @@ from tandem.core.plan import Plan
 from tandem.core.rank import Rank
 from tandem.core.role import Courier
 from tandem.sim.clock import Action, Clock
-from tandem.sim.node import over_the_wire
+from tandem.sim.wire import over_the_wire
 
 EPOCH = Epoch(1)
 TOKEN = 7

@@ -27,10 +27,17 @@ ALONE_SHARE = 0.2
 """Of the runs have one colocated group instead of a pair."""
 CROWDED_SHARE = 0.15
 """Of the runs have many long answers in few pages: some have to make room for others, again and again."""
-STOPPING = (Fault.UNSETTLED_WRITES, Fault.DRAINS, Fault.FEW_ROOMS, Fault.TINY_POOLS)
+STOPPING = (
+    Fault.UNSETTLED_WRITES,
+    Fault.CORRUPTED_WRITES,
+    Fault.DRAINS,
+    Fault.FEW_ROOMS,
+    Fault.TINY_POOLS,
+    Fault.RESTARTS,
+)
 """Faults after which there is less to do."""
-PROBE_AFTER_US = 5_000
-"""After the heal, until one more request shows that the cluster still serves."""
+QUIESCE_MS = (20, 100, 400)
+CHECKSUM_SAMPLES = (0, 1, 4)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +61,7 @@ class Request:
     at_us: int
     groups: Route
     remaining_ms: int = PATIENT_MS
-    retries: int = 0  # of a failed transfer
+    retries: int = 0  # of a hand-over
     late_us: Mapping[str, int] = field(default_factory=dict)
     again_us: int | None = None
     leaves_us: int | None = None
@@ -75,6 +82,7 @@ class Case:
     kinds: tuple[Fault, ...]
     requests: tuple[Request, ...]
     heal_us: int
+    probes: tuple[Request, ...]  # when all is at rest again: one for each route, that nothing happens to
 
     def describe(self) -> str:
         """The cluster and its faults, in words."""
@@ -90,15 +98,17 @@ def draw(seed: int, variant: Variant = WHOLE) -> Case:
     rng = stream(seed, "cluster")
     heal_us = 1000 * rng.choice([30, 100, 100, 300, 3_000])
     cluster = _paired(_cluster(rng, kinds, variant.ranks), seed, variant)
+    cluster = replace(cluster, limits=_careful(cluster.limits, kinds, stream(seed, "care")))
     count = rng.choice([1, 8, 8, MOST_REQUESTS])
     crowd = stream(seed, "crowd")
-    crowded = crowd.random() < CROWDED_SHARE and Fault.UNSETTLED_WRITES not in kinds
+    crowded = crowd.random() < CROWDED_SHARE
     if crowded:
         count, heal_us = max(8, count), max(100_000, heal_us)
         cluster = replace(cluster, limits=_crowded(cluster.limits, crowd))
-    requests = Requests(seed, kinds, heal_us, routes(cluster.groups), crowded=crowded).draw(count)
-    kept = tuple(request for request in requests if variant.only is None or request.number in variant.only)
-    return Case(seed, cluster, kinds, kept, heal_us)
+    requests = Requests(seed, kinds, heal_us, routes(cluster.groups), crowded=crowded)
+    every = requests.draw(count)
+    kept = tuple(request for request in every if variant.only is None or request.number in variant.only)
+    return Case(seed, cluster, kinds, kept, heal_us, requests.probes(count + 1))
 
 
 def four_by_four(seed: int) -> Case:
@@ -112,16 +122,14 @@ def four_by_four(seed: int) -> Case:
         Group(role, name, split_layers(LAYERS, 4))
         for role, name in zip((RoleName.PREFILL, RoleName.DECODE), PAIR, strict=True)
     )
-    return Case(seed, Cluster(groups, limits), kinds, tuple(Requests(seed, kinds, heal_us, (PAIR,)).draw(18)), heal_us)
+    requests = Requests(seed, kinds, heal_us, (PAIR,))
+    return Case(seed, Cluster(groups, limits), kinds, requests.draw(18), heal_us, requests.probes(19))
 
 
 def _kinds(rng: random.Random) -> tuple[Fault, ...]:
     """Each run has its own subset: together, faults hide each other."""
     share = rng.choice([0.1, 0.25, 0.5])
-    kinds = [kind for kind in Fault if rng.random() < share]
-    if Fault.UNSETTLED_WRITES in kinds:  # pages are lost for good: others must not wait for them
-        kinds = [kind for kind in kinds if kind not in (Fault.TINY_POOLS, Fault.FEW_ROOMS)]
-    return tuple(kinds)
+    return tuple(kind for kind in Fault if rng.random() < share)
 
 
 def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int] | None) -> Cluster:
@@ -142,8 +150,6 @@ def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int
         dynamic_chunking=rng.random() < 0.3,
         transfer_consensus="ring" if rng.random() < 0.4 else "store",
     )
-    if Fault.UNSETTLED_WRITES in kinds:
-        limits = msgspec.structs.replace(limits, num_pages=pages_for(2 * MOST_REQUESTS * CONTEXT, page_size))
     partitions = stream(rng.getrandbits(32), "partitions")
     if rng.random() < ALONE_SHARE:
         return Cluster((Group(RoleName.COLOCATED, ALONE, _partition(partitions, decode)),), limits)
@@ -152,6 +158,14 @@ def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int
         Group(RoleName.DECODE, "d0", _partition(partitions, decode)),
     )
     return Cluster(groups, limits)
+
+
+def _careful(limits: Limits, kinds: tuple[Fault, ...], rng: random.Random) -> Limits:
+    """How long a peer's word is waited for, and how many blocks are compared: all where some get corrupted."""
+    quiesce_ms, sample = rng.choice(QUIESCE_MS), rng.choice(CHECKSUM_SAMPLES)
+    if Fault.CORRUPTED_WRITES in kinds:
+        sample = 1
+    return msgspec.structs.replace(limits, quiesce_ms=quiesce_ms, checksum_sample=sample)
 
 
 def _paired(cluster: Cluster, seed: int, variant: Variant) -> Cluster:
@@ -199,16 +213,18 @@ class Requests:
         self._bursts_us = [bursts.randrange(heal_us) for _ in range(bursts.choice([1, 1, 3]))]
         self._spread_us = 20_000 if crowded else stream(seed, "spread").choice([20_000, heal_us * 4 // 5])
 
-    def draw(self, count: int) -> list[Request]:
-        """All clients, and after the heal one more for each route, that nothing happens to."""
+    def draw(self, count: int) -> tuple[Request, ...]:
+        """All clients."""
         requests = [self._request(number) for number in range(1, count + 1)]
         edges_us = [us for one in requests for us in (one.at_us, one.leaves_us, one.again_us) if us is not None]
-        requests = [self._hurried(request, [*edges_us, self._heal_us]) for request in requests]
-        return requests + [self._probe(number, route) for number, route in enumerate(self._routes, count + 1)]
+        return tuple(self._hurried(request, [*edges_us, self._heal_us]) for request in requests)
 
-    def _probe(self, number: int, route: Route) -> Request:
-        probe = Work(Room(RequestId(number), 1), self._beginnings[0][:20], 4, (FAKE_EOS,), Sampling(), None)
-        return Request(probe, self._heal_us + PROBE_AFTER_US, route)
+    def probes(self, first: int) -> tuple[Request, ...]:
+        """One more for each route, to see that it still serves."""
+        prompt = self._beginnings[0][:20]
+        rooms = [Room(RequestId(number), 1) for number, _ in enumerate(self._routes, first)]
+        works = [Work(room, prompt, 4, (FAKE_EOS,), Sampling(), None) for room in rooms]
+        return tuple(Request(work, 0, route) for work, route in zip(works, self._routes, strict=True))
 
     def _request(self, number: int) -> Request:
         rng = stream(self._seed, f"request {number}")

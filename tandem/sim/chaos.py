@@ -5,9 +5,12 @@ from collections.abc import Callable
 from functools import partial
 
 from tandem.core.config import RoleName
+from tandem.core.ids import LEADER
 from tandem.core.inputs import Control, Knobs, Order
 from tandem.sim.faults import Fault
 from tandem.sim.node import Node
+from tandem.sim.peer_link import Key
+from tandem.sim.restarts import DOWN_US
 from tandem.sim.traps import STATES, Trap, Traps
 from tandem.sim.world import World
 
@@ -32,12 +35,13 @@ def heal(world: World) -> None:
 def stalls(world: World, rng: random.Random, heal_us: int) -> None:
     """Ranks that take no events for up to 80 ms."""
     for _ in range(rng.choice([1, 3, 8])):
-        node, at_us = rng.choice(world.nodes), rng.randrange(heal_us)
+        key, at_us = rng.choice(world.nodes).key, rng.randrange(heal_us)
         lasting_us = min(rng.randint(1_000, 80_000), heal_us - at_us)
-        world.clock.at(at_us, partial(_stall, world, node, lasting_us))
+        world.clock.at(at_us, partial(_stall, world, key, lasting_us))
 
 
-def _stall(world: World, node: Node, lasting_us: int) -> None:
+def _stall(world: World, key: Key, lasting_us: int) -> None:
+    node = world.node(*key)
     world.say(f"{node.name} stalls for {lasting_us / 1000} ms")
     node.stall(lasting_us)
 
@@ -50,14 +54,17 @@ def partings(world: World, rng: random.Random, heal_us: int) -> None:
         delays_us = rng.randint(0, 5_000), rng.randint(0, 5_000)
         gone_us = rng.randint(1_000, heal_us // 2 - 5_000)
         if all(sides):
-            pair = rng.choice(sides[0]), rng.choice(sides[1])
-            world.clock.at(at_us, partial(_part, world, *pair, delays_us, gone_us))
+            pairs = [(prefill.key, decode.key) for prefill in sides[0] for decode in sides[1]]
+            leading = [pair for pair in pairs if pair[0][1] == pair[1][1] == LEADER]
+            pair = rng.choice(pairs if rng.random() < 0.5 else leading)
+            world.clock.at(at_us, partial(_part, world, pair, delays_us, gone_us))
 
 
-def _part(world: World, one: Node, other: Node, delays_us: tuple[int, int], gone_us: int) -> None:
-    world.say(f"{one.name} and {other.name} lose each other for {gone_us / 1000} ms")
+def _part(world: World, pair: tuple[Key, Key], delays_us: tuple[int, int], gone_us: int) -> None:
+    prefill, decode = (world.node(*key) for key in pair)
+    world.say(f"{prefill.name} and {decode.name} lose each other for {gone_us / 1000} ms")
     world.swarm.acted(Fault.PARTINGS)
-    world.part(one, other, delays_us, gone_us)
+    world.part(prefill, decode, delays_us, gone_us)
 
 
 def operators(kind: Fault, order: Order) -> Callable[[World, random.Random, int], None]:
@@ -72,6 +79,24 @@ def operators(kind: Fault, order: Order) -> Callable[[World, random.Random, int]
                 world.clock.at(until_us, partial(world.router.to_group, group, Control(Order.RESUME)))
 
     return plan
+
+
+def restarts(world: World, rng: random.Random, heal_us: int) -> None:
+    """Groups end and are back by the heal: at a given time, or while writes are under way."""
+    for _ in range(rng.choice([1, 1, 2])):
+        group, at_us = rng.choice(world.groups).name, rng.randrange(heal_us)
+        down_us = min(rng.randint(*DOWN_US), heal_us - at_us)
+        restart = partial(world.restarts.restart, group, down_us)
+        arm = partial(world.restarts.arm, group, heal_us)
+        world.clock.at(at_us, restart if rng.random() < 0.5 else arm)
+
+
+def releases(world: World, rng: random.Random, heal_us: int) -> None:
+    """An operator has a group cut one off, be there one of that name or not."""
+    names = [group.name for group in world.groups]
+    for _ in range(rng.choice([1, 2, 4])):
+        order = Control(Order.RELEASE, rng.choice([*names, *names, "nobody"]))
+        world.clock.at(rng.randrange(heal_us), partial(_order, world, Fault.RELEASES, rng.choice(names), order))
 
 
 def knobs(world: World, rng: random.Random, heal_us: int) -> None:
@@ -124,5 +149,7 @@ PLANS: dict[Fault, Callable[[World, random.Random, int], None]] = {
     Fault.DRAINS: operators(Fault.DRAINS, Order.DRAIN),
     Fault.FLUSHES: operators(Fault.FLUSHES, Order.FLUSH),
     Fault.KNOBS: knobs,
+    Fault.RESTARTS: restarts,
+    Fault.RELEASES: releases,
     Fault.TINY_POOLS: tightness,
 }

@@ -11,6 +11,9 @@ from tandem.core.requests import Reason, Work
 from tandem.sim.content import Content
 from tandem.sim.routes import Route
 
+RETRIED = (Reason.TRANSFER_FAILED, Reason.KV_CHECKSUM)
+"""What the router has computed anew, as its `Requests` do."""
+
 
 class WrongAnswer(Exception):
     """A request was answered wrongly, twice or not at all."""
@@ -32,6 +35,11 @@ class Answer:
     left: Reason | None = None  # why the client does not want it any more
     said: dict[tuple[Room, str], None] = field(default_factory=dict)  # last words: (attempt, group)
     told: dict[tuple[Room, str], int] = field(default_factory=dict)  # the newest token: (attempt, group)
+
+    def needs(self, group: str) -> bool:
+        """Whether it cannot go on without a group: prefill has done its part once decode has a token of its own."""
+        handed_over = len(self.groups) > 1 and self.told.get((self.attempt.room, self.groups[1]), 0) > 0
+        return group in self.groups[1 if handed_over else 0 :]
 
     @property
     def open(self) -> bool:
@@ -62,12 +70,22 @@ class Client:
         """The answer that any attempt belongs to."""
         return self.answers[Room(room.rid, 1)]
 
+    def needing(self, group: str) -> list[Answer]:
+        """Those that are lost with a group."""
+        return [answer for answer in self.waiting() if answer.needs(group)]
+
+    def lost(self, room: Room) -> None:
+        """No group can go on with it."""
+        answer = self.answer(room)
+        if answer.open:
+            answer.ended = Reason.GROUP_LOST
+
     def left(self, work: Work, reason: Reason) -> None:
         """The client wants no more."""
         self.answer(work.room).left = reason
 
     def on_message(self, group: str, message: Token | Done | Evicted) -> Work | None:
-        """Take a group's word; the work to submit anew, if it was evicted or its transfer failed.
+        """Take a group's word; the work to submit anew, if it was evicted or could not be handed over.
 
         Raises WrongAnswer for a wrong token, one that leaves a gap or comes from the same group again, and for words
         after a group's last one.
@@ -82,7 +100,7 @@ class Client:
         match message:
             case Token(index=index, token=token):
                 self._take(answer, index, token, group)
-            case Done(reason=Reason.TRANSFER_FAILED) if answer.open and answer.retries_left:
+            case Done(reason=reason) if reason in RETRIED and answer.open and answer.retries_left:
                 answer.retries_left -= 1
                 return self._again(answer)
             case Done(reason=reason):

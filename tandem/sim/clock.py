@@ -4,7 +4,7 @@ import heapq
 import random
 from collections.abc import Callable
 
-Action = Callable[[], None]
+Action = Callable[[], object]
 Span = tuple[int, int]
 """Least and most, in microseconds."""
 

@@ -75,6 +75,8 @@ class Compute:
     # forwards
 
     def _run(self, plan: Plan) -> None:
+        if self._node.dead:
+            return
         node, clock = self._node, self._node.world.clock
         self._checked(partial(check_forward, plan))
         self._checked(partial(check_forward_writes, plan))
@@ -96,6 +98,8 @@ class Compute:
         clock.at(done_us, lambda: self._ran(plan, tokens))
 
     def _ran(self, plan: Plan, tokens: Tokens) -> None:
+        if self._node.dead:
+            return
         if not self._node.alone:  # else only forwards touch pages, in their order
             self._checked(partial(check_forward, plan))
         self._busy = False
@@ -113,6 +117,8 @@ class Compute:
 
     def _copy(self, job: BackUp | Restore) -> None:
         node = self._node
+        if node.dead:
+            return
         self._checked(partial(check_copy, job))
         pairs = list(zip(job.pages, job.host_pages, strict=True))
         for page, host_page in pairs:
@@ -135,6 +141,8 @@ class Compute:
             self._block(layer, page)[:] = block
 
     def _copied(self, job: BackUp | Restore) -> None:
+        if self._node.dead:
+            return
         self._checked(partial(check_copy, job))
         if isinstance(job, BackUp):
             self._node.on(BackedUp(job.room))

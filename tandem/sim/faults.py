@@ -32,6 +32,9 @@ class Fault(enum.Enum):
     DRAINS = "drains"  # an operator drains a group, and resumes it
     FLUSHES = "flushes"  # an operator flushes a group's cache
     KNOBS = "knobs"  # an operator turns chunk sizes and budgets
+    CORRUPTED_WRITES = "corrupted-writes"  # writes that end well, but have changed a bit on their way
+    RESTARTS = "restarts"  # a whole group ends, and comes back as another incarnation that knows nothing
+    RELEASES = "releases"  # an operator has a group cut another one off
 
 
 class Swarm:

@@ -1,10 +1,11 @@
 """One simulated rank: the production Rank, a store link and an engine, driven by the world's clock."""
 
 from collections import deque
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from functools import partial
+from typing import TYPE_CHECKING, assert_never
 
-import msgspec
-
+from kvtransfer.checksums import intact
+from tandem.core.config import RoleName
 from tandem.core.effects import (
     BackUp,
     Drop,
@@ -19,48 +20,44 @@ from tandem.core.effects import (
     SendNext,
     TellPeer,
     TellRouter,
+    Verify,
 )
-from tandem.core.events import Event, Woke
-from tandem.core.ids import LEADER, RankId, Room
+from tandem.core.events import Event, Verified, Woke
+from tandem.core.ids import LEADER, Epoch, RankId, Room
 from tandem.core.inputs import Submit
 from tandem.core.messages import Hello, Hidden
 from tandem.core.rank import Rank
 from tandem.ports import Engine
-from tandem.sim.clock import Action, stream
+from tandem.sim.clock import Action, between, stream
 from tandem.sim.compute import Compute
 from tandem.sim.faults import Fault
 from tandem.sim.ledger import Ledger
 from tandem.sim.orders import Orders
+from tandem.sim.peer_link import PeerLink
 from tandem.sim.reluctant import Reluctant
 from tandem.sim.store_link import StoreLink
 from tandem.sim.ticks import Record
-from tandem.sim.writes import post
+from tandem.sim.wire import over_the_wire
+from tandem.sim.writes import Writes
 
 if TYPE_CHECKING:
     from tandem.sim.world import World
 
+FIRST = Epoch(1)
 MOST_SKEW_MS = 10_000_000
-Sent = TypeVar("Sent", bound=msgspec.Struct)
-encode = msgspec.msgpack.Encoder().encode
-DECODERS: dict[type[msgspec.Struct], msgspec.msgpack.Decoder[Any]] = {}
-
-
-def over_the_wire(message: Sent) -> Sent:
-    """What the receiver reads: only what can be encoded arrives."""
-    kind = type(message)
-    decoder = DECODERS.get(kind)
-    if decoder is None:
-        decoder = DECODERS[kind] = msgspec.msgpack.Decoder(kind)
-    received: Sent = decoder.decode(encode(message))
-    return received
 
 
 class Node:
     """Executes a rank's effects in virtual time."""
 
-    def __init__(self, world: "World", rank: Rank, engine: Engine, hello: Hello, page_size: int) -> None:
+    def __init__(
+        self, world: "World", rank: Rank, engine: Engine, hello: Hello, page_size: int, role: RoleName
+    ) -> None:
         place = rank.place
-        self.name = f"{place.group}.{place.rank}"
+        self.name = f"{place.group}.{place.rank}" + (f"#{place.epoch}" if place.epoch > FIRST else "")
+        self.key = (place.group, place.rank)
+        self.role = role
+        self.dead = False
         self.world = world
         self.rank = rank
         self.record = rank.recorder = Record()
@@ -68,6 +65,8 @@ class Node:
         self.memory = engine.memory
         self.rng = stream(world.seed, f"node {self.name}")
         self.store = StoreLink(self)
+        self.peers = PeerLink(self)
+        self.writes = Writes(self)
         self.compute = Compute(self, engine)
         self.orders = Orders()
         self.ledger = Ledger(self.name, engine.memory, page_size, world.client, self.orders)
@@ -76,7 +75,7 @@ class Node:
         self._following = RankId((place.rank + 1) % place.size)
         self._wake_us: int | None = None
         self._stalls = 0
-        self._missed: deque[Event] = deque()
+        self._missed: deque[Action] = deque()
         self._skew_ms = self._skew()
         if world.swarm.has(Fault.REFUSED_VOTES):
             rank.courier = Reluctant(rank.courier, world.swarm)
@@ -89,7 +88,7 @@ class Node:
 
     @property
     def leader(self) -> "Node":
-        """Rank 0 of this group."""
+        """Rank 0 of this group, of the same incarnation while that lives."""
         return self.world.node(self.rank.place.group, LEADER)
 
     @property
@@ -104,8 +103,10 @@ class Node:
     def on(self, event: Event) -> None:
         """Feed an event and carry out what comes of it; a rank that stalls takes it later."""
         if self._stalls:
+            if self.dead:
+                return
             self.world.swarm.acted(Fault.STALLS)
-            self._missed.append(event)
+            self._missed.append(partial(self.on, event))
             return
         if isinstance(event, Submit):
             self.routers[event.work.room] = None
@@ -121,20 +122,33 @@ class Node:
         if self.rank.place.first:
             self._set_alarm()
 
+    def take(self, action: Action) -> None:
+        """Let the tick loop do something that is no event, in its turn."""
+        if not self._stalls:
+            action()
+        elif not self.dead:
+            self._missed.append(action)
+
     def take_hidden(self, header: Hidden, payload: bytes) -> None:
         """Hidden states have come in; the driver keeps the tensor, the rank sees the header."""
         self.compute.take_hidden(header.tick, payload)
         self.on(header)
 
     def stall(self, lasting_us: int) -> None:
-        """The tick loop does nothing for a while. The engine, writes and the store have threads of their own."""
+        """The tick loop does nothing for a while. Engine, writes, fences and the store have threads of their own."""
         self._stalls += 1
         self.world.clock.after(lasting_us, self._go_on)
+
+    def end(self) -> None:
+        """The process is gone, and what it knew. Writes that it has posted may still be on their way."""
+        self.dead = True
+        self._stalls += 1
+        self._missed.clear()
 
     def _go_on(self) -> None:
         self._stalls -= 1
         while self._missed and not self._stalls:
-            self.on(self._missed.popleft())
+            self._missed.popleft()()
 
     # what goes out
 
@@ -158,21 +172,25 @@ class Node:
                 self.ledger.forget(room)
                 self.routers.pop(room, None)
             case Post():
-                post(self, effect)
+                self.writes.post(effect)
             case Drop():
                 pass  # here every write begins when it is posted
             case Fence(group=other):
-                raise NotImplementedError(f"{self.name} was to fence {other}, which nobody simulates yet")
+                self.peers.fence(other)
+            case Verify():
+                delay_us = between(self.rng, world.pace.verify_us)
+                world.clock.after(delay_us, partial(self._verify, effect))
             case TellRouter(message=answer):
                 world.router.to_client(self, over_the_wire(answer))
-            case TellPeer(group=other, rank=rank, message=message):
-                told = over_the_wire(message)
-                peer = world.node(other, rank)
-                world.send(self, peer, "peer", lambda: peer.on(told))
+            case TellPeer():
+                self.peers.say(effect)
             case BackUp() | Restore():
                 self.compute.put(effect)
             case _:
                 assert_never(effect)
+
+    def _verify(self, effect: Verify) -> None:
+        self.on(Verified(effect.commit, intact(self.memory, effect)))
 
     def _set_alarm(self) -> None:
         wake_ms = self.rank.wake_ms()

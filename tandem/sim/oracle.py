@@ -14,12 +14,16 @@ class StrayAccess(Exception):
     """A page was read or written for a room that does not hold it, or was written while others share it."""
 
 
-def check_write(post: Post, sender: Rank, receiver: Rank) -> None:
-    """A posted write reads pages that its room holds and lands in pages that only its room uses."""
-    read = sender.scheduler.role.pool.held(post.room)
-    _check(post.room, [source for source, _ in post.blocks], read, sender, "read by a write")
-    written = receiver.scheduler.role.pool.writable(post.room)
-    _check(post.room, [destination for _, destination in post.blocks], written, receiver, "written")
+def check_read(post: Post, sender: Rank) -> None:
+    """A posted write reads pages that its room holds."""
+    held = sender.scheduler.role.pool.held(post.room)
+    _check(post.room, [source for source, _ in post.blocks], held, sender, "read by a write")
+
+
+def check_written(post: Post, receiver: Rank) -> None:
+    """It lands in pages that only its room uses."""
+    writable = receiver.scheduler.role.pool.writable(post.room)
+    _check(post.room, [destination for _, destination in post.blocks], writable, receiver, "written")
 
 
 def check_forward(plan: Plan, rank: Rank) -> None:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tandem.core.ids import LEADER
+from tandem.core.ids import LEADER, Epoch, Room
 from tandem.core.inputs import Control, Knobs, Submit
-from tandem.core.messages import Cancel, Done, Evicted, Token
+from tandem.core.messages import Cancel, Cancelled, Done, Evicted, Token
 from tandem.core.requests import Reason, Work
 from tandem.sim.client import Answer, Client
+from tandem.sim.clock import Span, between, stream
 from tandem.sim.routes import Rerouting, Route
 
 if TYPE_CHECKING:
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 PATIENT_MS = 600_000
 NOBODY_LATE: Mapping[str, int] = {}
+HEARING_US: Span = (0, 10_000)
+"""Until the router knows what groups could not tell each other."""
 ROUTER = "router"
 """Its end of a link."""
 
@@ -30,6 +33,8 @@ class Router:
         self._world = world
         self._client = client
         self._heard = heard
+        self._rng = stream(world.seed, "router")
+        self._meant: dict[Room, dict[str, Epoch]] = {}  # which incarnations of its groups an attempt is for
         self._rerouting = Rerouting(world.seed, world.groups)
 
     def submit(
@@ -42,18 +47,32 @@ class Router:
     ) -> None:
         """Send one request to a pair of groups, prefill first, or to one that serves it alone.
 
-        A repeated call sends a duplicate. A failed transfer is tried again, up to `retries` times.
+        A repeated call sends a duplicate. A hand-over that failed is tried again, up to `retries` times.
         """
         clock = self._world.clock
         self._client.submitted(work, groups, clock.now_us, clock.now_us + 1000 * remaining_ms, retries)
         serving = groups[:1] if work.max_tokens == 1 else groups
+        if work.room not in self._meant and not self._begin(work.room, serving):
+            self._client.lost(work.room)
+            return
         for group in serving:
             peer = next((other for other in serving if other != group), None)
             message = Submit(msgspec.structs.replace(work, peer=peer), remaining_ms)
             if late_us.get(group):
-                clock.after(late_us[group], partial(self.to_group, group, message))
+                clock.after(late_us[group], partial(self._submit, group, message))
             else:
-                self.to_group(group, message)
+                self._submit(group, message)
+
+    def _begin(self, room: Room, serving: Route) -> bool:
+        """Whether the groups are there to be sent an attempt."""
+        able = self._rerouting.able(serving)
+        self._meant[room] = {group: self._world.epoch(group) for group in serving if able}
+        return able
+
+    def _submit(self, group: str, message: Submit) -> None:
+        """No incarnation gets what was meant for one before it: its connection has ended."""
+        if self._meant[message.work.room].get(group) == self._world.epoch(group):
+            self.to_group(group, message)
 
     def cancel(self, work: Work, groups: tuple[str, ...], reason: Reason = Reason.CLIENT_GONE) -> None:
         """The client left: tell those of the groups that serve it now, or all that do where it went on elsewhere."""
@@ -89,10 +108,28 @@ class Router:
                 self.to_group(serving, Cancel(message.room, Reason.PEER_ENDED))
         self._go_on(again, answer)
 
+    def lost(self, group: str) -> None:
+        """A group is gone: all that need it end, and its partners hear of it."""
+        self._rerouting.on_lost(group)
+        for answer in self._client.needing(group):
+            self._world.say(f"r{answer.work.room.rid} needed {group}")
+            self._client.lost(answer.work.room)
+            for serving in answer.groups:
+                self.to_group(serving, Cancel(answer.attempt.room, Reason.GROUP_LOST))
+
+    def back(self, group: str) -> None:
+        """Its next incarnation takes requests."""
+        self._rerouting.on_back(group)
+
+    def make_up_for(self, lost: Cancelled, group: str) -> None:
+        """One group has ended a room, and its word to the other never came. The router hears of it, and cancels."""
+        cancel = Cancel(lost.room, Reason.PEER_ENDED)
+        self._world.clock.after(between(self._rng, HEARING_US), partial(self.to_group, group, cancel))
+
     def _go_on(self, work: Work, answer: Answer) -> None:
         """Submit the next attempt, which keeps its place in line, to the same groups or to others."""
         now_us = self._world.clock.now_us
-        groups = self._rerouting.after(answer.groups)
+        groups = self._rerouting.after(answer.groups) or answer.groups
         if groups != answer.groups:
             self._world.say(f"r{work.room.rid} goes on with {' and '.join(groups)}")
         aged = msgspec.structs.replace(work, age_ms=(now_us - answer.since_us) // 1000)

@@ -25,6 +25,7 @@ class Rerouting:
         self._routes = routes(groups)
         self._rng = stream(seed, "rerouting")
         self._drained: dict[str, None] = {}
+        self._lost: dict[str, None] = {}
 
     def on_order(self, group: str, order: Order) -> None:
         """An operator has told a group to drain, or to take requests again."""
@@ -33,7 +34,21 @@ class Rerouting:
         elif order is Order.RESUME:
             self._drained.pop(group, None)
 
-    def after(self, before: Route) -> Route:
-        """The route of the next attempt: any that can be taken, the one before included."""
-        able = [route for route in self._routes if route == before or self._drained.keys().isdisjoint(route)]
-        return self._rng.choice(able)
+    def on_lost(self, group: str) -> None:
+        """A group is gone, and with it what operators have told it."""
+        self._lost[group] = None
+        self._drained.pop(group, None)
+
+    def on_back(self, group: str) -> None:
+        """It is there again."""
+        del self._lost[group]
+
+    def able(self, route: Route) -> bool:
+        """Whether all of its groups are there."""
+        return self._lost.keys().isdisjoint(route)
+
+    def after(self, before: Route) -> Route | None:
+        """The route of the next attempt: any that can be taken, the one before included; None if there is none."""
+        willing = [route for route in self._routes if route == before or self._drained.keys().isdisjoint(route)]
+        able = [route for route in willing if self.able(route)]
+        return self._rng.choice(able) if able else None

@@ -1,6 +1,6 @@
 """One run of a seed: chaos until the heal, then whatever is left must end in time and leave nothing behind."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,6 +21,8 @@ from tandem.sim.world import World
 
 WAIT_US = 1_000_000
 """What one request may wait besides computing, after the heal: some polls at their longest back-off, slow writes."""
+FENCES = 3
+"""For which one request may have to wait until pages come back: one of each group, and one more after late facts."""
 RESYNC_US = 4_000_000
 """What the store may need to make up for lost messages: twice a second's silence and two flushes."""
 
@@ -40,7 +42,9 @@ class Result:
     aborted: int
     evicted: int
     moved: int  # attempts that went on with other groups
-    unsettled: int  # rooms that keep their pages, as nobody knows whether a failed write still lands
+    fences: int
+    fenced_writes: int  # that could not land any more
+    lost_words: int  # that peers had said to each other
     faults: dict[Fault, int]  # how often each kind acted
 
 
@@ -71,7 +75,9 @@ def run_case(case: Case, tell: Callable[[str], None] | None = None) -> Result:
         aborted,
         client.evicted,
         client.moved,
-        len(world.unsettled),
+        world.fences,
+        world.fenced_writes,
+        world.lost_words,
         dict(swarm.counts),
     )
 
@@ -111,14 +117,25 @@ def _end(world: World, case: Case) -> None:
     world.run(until_us=case.heal_us + patience_us)
     if waiting := world.client.waiting():
         raise Stalled(f"{_names(waiting)} not answered {patience_us // 1000} ms after the heal")
-    polled_for_ever = world.unsettled and case.cluster.limits.transfer_consensus == "ring"  # there is no fence yet
-    if not polled_for_ever:
-        world.run()
+    world.run()
     if world.ticks.busy_until_us > case.heal_us + patience_us:
         raise Stalled(f"the last tick was at {world.ticks.busy_until_us // 1000} ms")
     world.client.check()
     _check_reasons(world, case)
     world.check_at_rest()
+    _probe(world, case.probes)
+    world.check_at_rest()
+
+
+def _probe(world: World, probes: Sequence[Request]) -> None:
+    """Every route still serves."""
+    for probe in probes:
+        world.router.submit(probe.work, probe.groups)
+    world.run()
+    world.client.check()
+    for probe in probes:
+        if (ended := world.client.answer(probe.work.room).ended) not in (Reason.STOP, Reason.LENGTH):
+            raise WrongAnswer(f"r{probe.number} came when all was at rest, and ended {ended}")
 
 
 def _patience_us(world: World, case: Case) -> int:
@@ -128,7 +145,8 @@ def _patience_us(world: World, case: Case) -> int:
     answered = [room for room, answer in world.client.answers.items() if not answer.open]
     left = [request.work for request in case.requests if request.work.room not in answered]
     ticks = sum(len(work.prompt) + work.max_tokens for work in left) + 4 * slots
-    return ticks * tick_us + len(left) * WAIT_US + RESYNC_US
+    wait_us = WAIT_US + FENCES * 1000 * case.cluster.limits.quiesce_ms
+    return ticks * tick_us + len(left) * wait_us + RESYNC_US
 
 
 def _check_reasons(world: World, case: Case) -> None:
@@ -141,14 +159,18 @@ def _check_reasons(world: World, case: Case) -> None:
 
 def _allowed(world: World, case: Case, request: Request, answer: Answer) -> set[Reason]:
     limits, work, acted = case.cluster.limits, request.work, world.swarm.counts
+    known_by_nobody = answer.attempt.room.attempt == 1
     reasons = {
         Reason.CLIENT_GONE: answer.left is not None,
         Reason.DEADLINE: request.remaining_ms < PATIENT_MS,
         Reason.QUEUE_FULL: Fault.FEW_ROOMS in case.kinds,
-        Reason.DRAINING: bool(acted.get(Fault.DRAINS)) and answer.attempt.room.attempt == 1,
+        Reason.DRAINING: bool(acted.get(Fault.DRAINS)) and (known_by_nobody or bool(acted.get(Fault.RESTARTS))),
         Reason.TOO_LARGE: too_large(work, limits, len(work.prompt)) or too_large(work, limits, work.last_position),
-        Reason.TRANSFER_FAILED: any(
-            acted.get(kind) for kind in (Fault.FAILED_WRITES, Fault.UNSETTLED_WRITES, Fault.PARTINGS)
+        Reason.GROUP_LOST: bool(acted.get(Fault.RESTARTS)),
+        Reason.KV_CHECKSUM: bool(acted.get(Fault.CORRUPTED_WRITES)),
+        Reason.TRANSFER_FAILED: world.fences > 0
+        or any(
+            acted.get(kind) for kind in (Fault.FAILED_WRITES, Fault.UNSETTLED_WRITES, Fault.PARTINGS, Fault.RESTARTS)
         ),
     }
     return {Reason.STOP, Reason.LENGTH, *(reason for reason, allowed in reasons.items() if allowed)}

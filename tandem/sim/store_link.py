@@ -56,7 +56,8 @@ class StoreLink:
 
     def _look_again(self) -> None:
         self._watching = False
-        self._flush()
+        if not self._node.dead:
+            self._flush()
 
     def _send(self, facts: Facts) -> None:
         node, leader = self._node, self._node.leader

@@ -3,7 +3,7 @@
 from typing import Protocol
 
 from tandem.core.errors import Divergence
-from tandem.core.ids import Room, Tick
+from tandem.core.ids import Epoch, Room, Tick
 from tandem.core.inputs import Frame, Kind
 from tandem.core.rank import Rank
 from tandem.core.recorder import Recorder
@@ -53,7 +53,7 @@ class Ticks:
     def __init__(self, told: Hash) -> None:
         self.busy_until_us = 0  # when the last tick was stepped
         self._told = told
-        self._digests: dict[tuple[str, Tick], int] = {}
+        self._digests: dict[tuple[str, Epoch, Tick], int] = {}
         self._verdicts: dict[tuple[str, Room, Kind, int], None] = {}
 
     def __len__(self) -> int:
@@ -73,7 +73,7 @@ class Ticks:
 
     def _compare(self, rank: Rank, frame: Frame, digest: int) -> None:
         place = rank.place
-        expected = self._digests.setdefault((place.group, frame.tick), digest)
+        expected = self._digests.setdefault((place.group, place.epoch, frame.tick), digest)
         if digest != expected:
             who = f"{place.group}.{place.rank}"
             raise Divergence(f"{who} has digest {digest:x} at tick {frame.tick}, others {expected:x}")

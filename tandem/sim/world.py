@@ -4,25 +4,26 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 
 from tandem.assembly import WINDOW_PER_STAGE, build_rank
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.effects import Effect
 from tandem.core.errors import Divergence
-from tandem.core.events import Event, PeerLost, PeerOpened
-from tandem.core.ids import Epoch, RankId, Room
-from tandem.core.messages import Hello
+from tandem.core.events import Event
+from tandem.core.ids import Epoch, RankId
+from tandem.core.messages import Cancelled, Hello
 from tandem.ports import Engine
 from tandem.sim.client import Client
 from tandem.sim.clock import Action, Channel, Clock, Span, between, stream
 from tandem.sim.faults import Fault, Swarm
 from tandem.sim.node import Node
+from tandem.sim.peer_link import Said
+from tandem.sim.restarts import Restarts
 from tandem.sim.router import Router
-from tandem.sim.routes import Route
-from tandem.sim.story import tell
+from tandem.sim.story import saying, tell
 from tandem.sim.ticks import Flooded, Ticks
 
-EPOCH = Epoch(1)
 MOST_EVENTS = 2_000_000
 """A run that has not come to rest by then never will."""
 MOST_UNDER_WAY = 2_000
@@ -42,6 +43,8 @@ class Pace:
     write_us: Span = (20, 2_000)
     handshake_us: Span = (0, 3_000)
     page_us: Span = (5, 500)  # to copy all layers of a page to host memory or back
+    fence_us: Span = (100, 5_000)
+    verify_us: Span = (5, 500)  # to compare the blocks of a commit
 
 
 STEADY = Pace()
@@ -67,52 +70,70 @@ class World:
         self.client = client
         self.pace = cluster.pace
         self.swarm = swarm if swarm is not None else Swarm(seed)
+        self.restarts = Restarts(self)
         self.swarm.on_strike = lambda kind: self.say(kind.value)
-        self.unsettled: dict[Room, Route] = {}  # a write between these groups has ended, and may still land
         self.tell: Callable[[str], None] | None = None  # is given the run in words
         self.watchers: list[Callable[[Node], None]] = []  # are called when a rank 0 has stepped
+        self.sessions = count(1)  # of peers
+        self.fences = 0  # that have begun
+        self.fenced_writes = 0  # that could not land any more
+        self.lost_words = 0  # that were said to a peer which had lost its session
         self._hash = hashlib.blake2b(digest_size=8)
         self.ticks = Ticks(self._hash)
         self._cluster = cluster
+        self._engines = engines
+        self._epochs: dict[str, Epoch] = {}
         self.router = Router(self, client, self._hash.update)
         self._channels: dict[tuple[str, str, str], Channel] = {}
-        self._nodes = {
-            (group.name, RankId(rank)): self._node(group, RankId(rank), engines)
-            for group in cluster.groups
-            for rank in range(group.size)
-        }
-        self._introduce()
+        self._nodes: dict[tuple[str, RankId], Node] = {}
+        for group in cluster.groups:
+            self.found(group.name)
+        for group in cluster.groups:
+            if group.role is RoleName.DECODE:
+                self.introduce(group.name)
 
-    def _node(self, group: Group, rank: RankId, engines: EngineFactory) -> Node:
+    def found(self, name: str) -> None:
+        """Form a group, or its next incarnation: ranks that know nothing."""
+        group = next(group for group in self.groups if group.name == name)
+        epoch = self._epochs[name] = Epoch(self._epochs.get(name, 0) + 1)
+        for rank in map(RankId, range(group.size)):
+            self._nodes[name, rank] = self._node(group, rank, epoch)
+
+    def _node(self, group: Group, rank: RankId, epoch: Epoch) -> Node:
         limits = self._cluster.limits
-        engine = engines(group, rank, limits)
-        hello = Hello(group.name, rank, group.size, 1, "sim", "sim", "", engine.memory.region)
-        return Node(self, build_rank(group, rank, EPOCH, limits), engine, hello, limits.page_size)
+        engine = self._engines(group, rank, limits)
+        hello = Hello(group.name, rank, group.size, epoch, "sim", "sim", "", engine.memory.region)
+        return Node(self, build_rank(group, rank, epoch, limits), engine, hello, limits.page_size, group.role)
 
-    def _introduce(self) -> None:
-        """Every prefill rank meets every decode rank, at its own time."""
-        rng = stream(self.seed, "handshakes")
-        sides = [self.ranks_of(role) for role in (RoleName.PREFILL, RoleName.DECODE)]
-        for ones, others in (sides, reversed(sides)):
-            for one in ones:
-                for other in others:
-                    met = partial(one.on, PeerOpened(other.hello))
-                    self.clock.after(between(rng, self.pace.handshake_us), met)
+    def epoch(self, group: str) -> Epoch:
+        """Which incarnation a group is."""
+        return self._epochs[group]
+
+    def introduce(self, group: str) -> None:
+        """It is meant to meet every rank of the other kind: decode ranks call them, each at its own time."""
+        for node in self.ranks(group):
+            for other in self.others(node):
+                caller, called = (node, other) if node.role is RoleName.DECODE else (other, node)
+                caller.peers.call(called.key)
 
     def ranks_of(self, role: RoleName) -> list[Node]:
         """All ranks of all groups of one kind."""
-        groups = [group.name for group in self._cluster.groups if group.role is role]
-        return [node for node in self.nodes if node.rank.place.group in groups]
+        return [node for group in self.groups if group.role is role for node in self.ranks(group.name)]
 
-    def part(self, one: Node, other: Node, delays_us: Span, gone_us: int) -> None:
-        """Two ranks of different groups lose each other, each noticing at its own time, and meet again after that.
+    def ranks(self, group: str) -> list[Node]:
+        """All ranks of a group; none if there is no such group."""
+        return [node for (name, _), node in self._nodes.items() if name == group]
 
-        What was under way between them still arrives.
-        """
-        for node, peer, delay_us in ((one, other, delays_us[0]), (other, one, delays_us[1])):
-            place = peer.rank.place
-            self.clock.after(delay_us, partial(node.on, PeerLost(place.group, place.rank)))
-            self.clock.after(delay_us + gone_us, partial(node.on, PeerOpened(peer.hello)))
+    def others(self, node: Node) -> list[Node]:
+        """Whom a rank exchanges KV with."""
+        other = {RoleName.PREFILL: RoleName.DECODE, RoleName.DECODE: RoleName.PREFILL}.get(node.role)
+        return [] if other is None else self.ranks_of(other)
+
+    def part(self, prefill: Node, decode: Node, delays_us: Span, gone_us: int) -> None:
+        """Two ranks lose each other for a while, each noticing at its own time."""
+        for node, peer, delay_us in ((prefill, decode, delays_us[0]), (decode, prefill, delays_us[1])):
+            node.peers.lose_after(delay_us, peer.key)
+            self.clock.after(delay_us + gone_us, partial(node.take, partial(node.peers.meet_again, peer)))
 
     def node(self, group: str, rank: RankId) -> Node:
         """A rank by name."""
@@ -133,6 +154,13 @@ class World:
     def send(self, sender: Node, receiver: Node, link: str, deliver: Action) -> None:
         """Over the link of this name between two ranks: in order, with a random delay."""
         self.channel(sender.name, receiver.name, link).send(deliver)
+
+    def lose_word(self, sender: Node, group: str, word: Said) -> None:
+        """What a rank has said to a peer never arrives there. That a room has ended, the router says to it as well."""
+        self.lost_words += 1
+        self.say(f"what {sender.name} said to {group} is lost: {saying(word)}")
+        if isinstance(word, Cancelled):
+            self.router.make_up_for(word, group)
 
     def channel(self, sender: str, receiver: str, link: str) -> Channel:
         """The link of this name between two that have these names."""
@@ -188,32 +216,26 @@ class World:
                 watch(node)
 
     def check_at_rest(self) -> None:
-        """Nothing is left anywhere: rooms, sessions, facts, pages. Rooms of unsettled writes are, where they were sent.
-
-        A fence could give their pages back, but there is none yet.
-        """
+        """Nothing is left anywhere: rooms, sessions, facts, pages, words of a peer that are waited for."""
         for node in self.nodes:
-            unsettled = [room for room, groups in self.unsettled.items() if node.rank.place.group in groups]
-            rooms = len(unsettled)
             scheduler = node.rank.scheduler
-            pool, size = scheduler.role.pool, node.rank.place.size
+            pool = scheduler.role.pool
             pool.audit()
             counts = pool.counts()
-            kept = sum(len(pool.writable(room)) for room in unsettled)
             left = {
-                "queues": tuple(scheduler.role.lengths()) != (rooms, 0, 0),
-                "held rooms": [room for room in unsettled if not pool.held(room)],
-                "sessions": node.rank.courier.open_rooms() != rooms,
-                "routers": set(node.routers) - set(unsettled),
-                "facts": node.store.entries > rooms * (1 + size),
-                "pages": pool.num_pages - counts["free"] - counts.get("cached", 0) - kept,
-                "votes": len(scheduler.votes) > rooms,
+                "queues": any(scheduler.role.lengths()),
+                "sessions": node.rank.courier.open_rooms(),
+                "routers": len(node.routers),
+                "facts": node.store.entries,
+                "pages": pool.num_pages - counts["free"] - counts.get("cached", 0),
+                "votes": len(scheduler.votes),
                 "flights": len(scheduler.flights),
                 "jobs": not node.compute.idle,
+                "strangers": [peer.name for peer in self.others(node) if node.peers.known(*peer.key) is None],
                 "controls": scheduler.controls.paused or scheduler.controls.draining,
             }
             if any(left.values()):
-                raise Divergence(f"{node.name} is not at rest, {rooms} rooms are unsettled: {left}")
+                raise Divergence(f"{node.name} is not at rest: {left}")
 
     def _slots(self, node: Node) -> int:
         """Ticks that a group may have in flight: its window, or its slots."""

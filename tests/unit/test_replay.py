@@ -17,8 +17,9 @@ from tandem.replay import compare, replay
 from tandem.runtime.dump import dump
 from tandem.runtime.records import FIRST_LINE, FORMAT, Heading, Record, begin, create
 from tandem.sim.client import Client
+from tandem.sim.node import FIRST
 from tandem.sim.run import build_engine, content_of
-from tandem.sim.world import EPOCH, Cluster, World
+from tandem.sim.world import Cluster, World
 
 LIMITS = Limits(page_size=4, num_pages=32, context=128, chunked_prefill_size=4, max_prefill_tokens=8)
 GROUPS = {
@@ -38,7 +39,7 @@ def made_world(requests: int = 4) -> World:
 
 
 def heading(group: str, rank: int) -> Heading:
-    return Heading(GROUPS[group], RankId(rank), EPOCH, LIMITS)
+    return Heading(GROUPS[group], RankId(rank), FIRST, LIMITS)
 
 
 def dumped(world: World, group: str, rank: int, directory: Path) -> Path:
@@ -86,7 +87,7 @@ def test_every_rank_can_be_re_executed(
     scheduler = world.node(group, RankId(rank)).rank.scheduler
     assert replay(dumped(world, group, rank, tmp_path), None) == 0
     told = capsys.readouterr().out
-    assert f"{group} rank {rank} of {GROUPS[group].size}, epoch {EPOCH}" in told
+    assert f"{group} rank {rank} of {GROUPS[group].size}, epoch {FIRST}" in told
     assert f"ended after tick {scheduler.tick}: the test is over" in told
     assert f"{scheduler.tick + 1} ticks, all digests equal" in told
     assert f"after tick {scheduler.tick}: digest {scheduler.digest:016x}" in told
@@ -165,7 +166,7 @@ def test_a_step_that_failed_fails_again(world: World, tmp_path: Path, capsys: py
     tick = Tick(rank.scheduler.tick + 1)
     bad = Frame(tick, NO_SLOT, 1_000_000, harvests=(Harvest(Tick(0), ()),))
     with pytest.raises(Exception, match="harvest of tick 0"):
-        rank.on(Baton(EPOCH, bad, None), 0)
+        rank.on(Baton(FIRST, bad, None), 0)
     assert replay(dumped(world, "p0", 1, tmp_path), None) == 1
     told = capsys.readouterr().out
     assert f"tick {tick} cannot be re-executed: IllegalTransition: harvest of tick 0" in told
