@@ -24,6 +24,11 @@ class Peers:
         """Of an open rank."""
         return self._groups[group][rank].instance
 
+    def renewed(self, group: str, rank: RankId, instance: tuple[int, int]) -> bool:
+        """Whether a rank is open as another instance."""
+        hello = self._groups.get(group, {}).get(rank)
+        return hello is not None and hello.instance != instance
+
     def route(self, group: str, first: LayerId, last: LayerId) -> dict[LayerId, RankId] | None:
         """Which rank of the group owns each layer of [first, last); None while one of them is not open."""
         return owners(first, last, self._groups.get(group, {}))

@@ -235,7 +235,8 @@ class KVSender:
         """An unsettled write may land until a fence, at either end, proves that it cannot."""
         session = write.session
         session.posted -= 1
-        if moved.result is Written.FAILED_UNSETTLED:
+        renewed = self._peers.renewed(write.peer, write.rank, write.instance)
+        if moved.result is Written.FAILED_UNSETTLED and not renewed:
             session.unsettled[write.peer, write.rank] = write.instance
         if moved.result is not Written.OK:
             return self._fail(session) + self._settle(session)

@@ -291,6 +291,19 @@ def test_a_new_instance_of_its_receiver_settles_a_write(changed: dict[str, int])
     assert sender.on_event(PeerOpened(msgspec.structs.replace(met, **changed))) == [ENDED]
 
 
+def test_a_write_that_ends_unsettled_after_its_receiver_is_another_instance_is_settled():
+    pair = Pair()
+    pair.opened(4)
+    (sender,) = pair.senders
+    sender.on_plan(plan(tick=1, rows=(row(0, 4, 4),)))
+    (post,) = sender.on_event(LayerRan(Tick(1), LayerId(0)))
+    sender.on_event(PeerLost("d0", RankId(0)))
+    sender.on_event(PeerOpened(msgspec.structs.replace(hello(pair.decode, 0), fence=1)))
+    sender.on_event(Ran(Tick(1), ()))
+    sender.on_plan(plan(Stopped(ROOM), tick=2))
+    assert sender.on_event(Moved(post.ticket, Written.FAILED_UNSETTLED)) == [ENDED]
+
+
 def test_a_fence_of_our_own_settles_writes_but_says_nothing_about_the_peers_pages():
     sender, _ = unsettled_sender()
     assert sender.on_plan(plan(CutOff("d0"), tick=3)) == [Fence("d0")]
