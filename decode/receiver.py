@@ -6,7 +6,8 @@ from kvtransfer.session import ReceiveInput, ReceiveSession, ReceiveState
 from tandem.core.effects import BackUp, Effect, Fence, Observe, Restore, TellPeer, Verify
 from tandem.core.errors import IllegalTransition
 from tandem.core.events import BackedUp, Event, Fenced, PeerLost, PeerOpened, Verified
-from tandem.core.ids import LayerId, RankId, Room
+from tandem.core.ids import LEADER, LayerId, RankId, Room
+from tandem.core.inputs import FirstToken
 from tandem.core.messages import Commit, Fact, Grant, Progress
 from tandem.core.plan import Ask, CutOff, Emitted, Forgotten, Granted, Plan, Question, Resumed, Retracted, Returned
 
@@ -90,15 +91,24 @@ class KVReceiver:
                 return [Observe(session.room, Fact(fenced=True)) for session in self._granted_by(group)]
             case BackedUp(room=room):
                 return self._backed_up(room)
+            case FirstToken(room=room):
+                if room in self._sessions:
+                    self._sessions[room].told = True
+                return []
             case PeerOpened():
                 self._peers.on_event(event)
                 return []
-            case PeerLost(group=group):
+            case PeerLost(group=group, rank=rank):
                 self._peers.on_event(event)
-                waiting = [one for one in self._granted_by(group) if one.state is ReceiveState.OPEN]
+                waiting = [one for one in self._granted_by(group) if self._waits(one, rank)]
                 return [Observe(session.room, Fact(failed=True)) for session in waiting]
             case _:
                 return []
+
+    def _waits(self, session: ReceiveSession, rank: RankId) -> bool:
+        """Whether a rank that is lost may have owed something: KV, or the first token, which rank 0 tells rank 0."""
+        first = rank == self._rank == LEADER and session.state is ReceiveState.COMPLETE and not session.told
+        return first or session.state is ReceiveState.OPEN
 
     def _granted_by(self, group: str) -> list[ReceiveSession]:
         """Rooms whose pages this group was told."""

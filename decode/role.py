@@ -178,9 +178,9 @@ class DecodeRole:
         return Decision(rows, asks, notes)
 
     def polls(self) -> dict[Room, list[Question]]:
-        """Whether KV that is on its way has failed, or is here."""
-        coming = [one.room for one in self._requests.values() if one.state is State.TRANSFERRING and not one.landed]
-        return {room: [Question.INTACT, Question.LANDED] for room in coming}
+        """Whether KV that is on its way has failed, or is here; where it is, whether the first token is lost."""
+        coming = [one for one in self._requests.values() if one.state is State.TRANSFERRING]
+        return {one.room: [Question.INTACT] if one.landed else [Question.INTACT, Question.LANDED] for one in coming}
 
     def next_slot(self, after: Slot, flights: Flights, returned: frozenset[Tick]) -> tuple[Slot, bool]:
         """Round robin over the slots that can run something now, else an idle one for newcomers to join."""

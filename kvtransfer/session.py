@@ -116,6 +116,7 @@ class ReceiveSession:
     coverage: Coverage | None = None
     first_page: int = 0  # of the prompt, of those that were granted
     pages: tuple[PageId, ...] = ()  # granted
+    told: bool = False  # rank 0: the first token has come
     backups: int = 0  # copies to host memory that are done
 
     def placed(self, checks: Sequence[tuple[int, int]]) -> tuple[tuple[PageId, int], ...] | None:

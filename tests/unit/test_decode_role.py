@@ -8,7 +8,7 @@ from decode.role import DecodeRole
 from tandem.core.config import Limits
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import NO_SLOT, Slot, Tick
-from tandem.core.inputs import Kind
+from tandem.core.inputs import FirstToken, Kind
 from tandem.core.plan import MAX_ASKS, Ask, CutOff, Emitted, Ended, Forgotten, Granted, Question, Returned, ToldPeer
 from tandem.core.requests import PRIORITY_MS, Reason
 from tandem.core.slots import Flights
@@ -294,12 +294,15 @@ def test_prefill_is_asked_for_quiet_even_if_it_was_prefill_that_ended_it():
     ]
 
 
-def test_kv_that_is_on_its_way_is_asked_about_until_it_has_landed():
+def test_kv_that_is_on_its_way_is_asked_about_until_the_request_runs():
+    """Once it is here, the first token may still be lost."""
     bench = Bench()
     bench.submit(1)
     bench.granted(2)
     assert bench.role.polls() == {room(2): [Question.INTACT, Question.LANDED]}
     bench.verdict(2, Kind.TRANSFERRED)
+    assert bench.role.polls() == {room(2): [Question.INTACT]}
+    bench.role.on_first_token(FirstToken(room(2), 7))
     assert bench.role.polls() == {}
 
 

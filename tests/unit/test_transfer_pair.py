@@ -13,6 +13,7 @@ from tandem.core.effects import BackUp, Drop, Effect, Fence, Observe, Post, Rest
 from tandem.core.errors import IllegalTransition
 from tandem.core.events import BackedUp, Fenced, LayerRan, Moved, PeerLost, PeerOpened, Ran, Verified, Written
 from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room, Slot, Tick
+from tandem.core.inputs import FirstToken
 from tandem.core.messages import Commit, Fact, Grant, Hello, Progress, Region
 from tandem.core.plan import (
     Ask,
@@ -338,6 +339,33 @@ def test_rooms_that_have_posted_nothing_are_not_touched_by_a_fence():
     assert sender.on_event(Ran(Tick(1), ())) == [QUIET]
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_first_token_that_was_lost_with_its_sender_fails_the_room(rank: int):
+    """All KV is here, and rank 0 waits for nothing else: what the other ranks lose, they have had the use of."""
+    receiver = complete_receiver()
+    lost = receiver.on_event(PeerLost("p0", RankId(rank)))
+    assert lost == ([FAILED] if rank == 0 else [])
+
+
+def test_a_first_token_that_has_come_is_not_missed():
+    receiver = complete_receiver()
+    assert receiver.on_event(FirstToken(ROOM, 7)) == []
+    assert receiver.on_event(PeerLost("p0", RankId(0))) == []
+
+
+def test_a_first_token_for_no_room_says_nothing():
+    assert Pair().receivers[0].on_event(FirstToken(ROOM, 7)) == []
+
+
+def complete_receiver() -> KVReceiver:
+    pair = Pair(prefill=(1, 1))
+    pair.grant(8)
+    (receiver,) = pair.receivers
+    for layer in (0, 1):
+        receiver.on_event(Commit(ROOM, LayerId(layer), 0, 8))
+    return receiver
+
+
 def test_every_granted_room_of_a_fenced_group_is_fenced_on_decode():
     pair = Pair()
     pair.grant(8)
@@ -593,6 +621,7 @@ def test_a_lost_peer_fails_a_room_whose_kv_is_on_its_way_but_not_one_that_has_la
     pair.grant(8)
     landed, waiting = pair.receivers
     assert landed.on_event(Commit(ROOM, LayerId(0), 0, 8)) == [LANDED]
+    landed.on_event(FirstToken(ROOM, 7))
     assert landed.on_event(PeerLost("p0", RankId(0))) == []
     assert waiting.on_event(PeerLost("p0", RankId(0))) == [FAILED]
 
@@ -686,6 +715,7 @@ def test_a_receiver_says_no_about_a_room_that_it_does_not_have():
 
 def test_a_lost_peer_does_not_fail_a_room_that_was_copied():
     receiver = landed_receiver()
+    receiver.on_event(FirstToken(ROOM, 7))
     for note in (RETRACTED, RESUMED):
         receiver.on_plan(plan(note))
         assert receiver.on_event(PeerLost("p0", RankId(0))) == []
