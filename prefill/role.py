@@ -25,6 +25,7 @@ from tandem.core.plan import (
 )
 from tandem.core.quarantine import Held, Quarantine
 from tandem.core.queue import Place, Queue
+from tandem.core.recent import Recent
 from tandem.core.requests import Reason, Work, ending, pages_for, too_large
 from tandem.core.role import Decision
 from tandem.core.slots import Flights
@@ -50,6 +51,7 @@ class PrefillRole:
         self._requests: dict[Room, Handoff] = {}
         self._deadlines = Deadlines()  # of those that have not ended
         self._quarantine = Quarantine(limits.quiesce_ms)  # those that drain
+        self._fenced = Recent()  # rooms that have left with their peer cut off
         self._waiting: Queue[Handoff] = Queue()  # bootstrapped, without pages
         self._running: Queue[Handoff] = Queue()  # chunks left to schedule
         self._turns = Turns()
@@ -102,10 +104,14 @@ class PrefillRole:
                 return self._settle(request)
 
     def on_abort(self, abort: Abort) -> list[Note]:
-        """End a room in any state. The peer group is answered even about a room that was never here."""
+        """End a room in any state. The peer group is answered even about a room that was never here.
+
+        Not about one whose peer was cut off: what has left for it may still land there, and only its own fence helps.
+        """
         request = self._requests.get(abort.room)
         if request is None:
-            answer: list[Note] = [Settled(abort.room, abort.peer)] if abort.peer else []
+            peer = None if abort.room in self._fenced else abort.peer
+            answer: list[Note] = [Settled(abort.room, peer)] if peer else []
             return [*answer, Forgotten(abort.room)]
         if request.state is State.DRAINING:
             return []
@@ -150,8 +156,10 @@ class PrefillRole:
         self._deadlines.drop(request.room)
         self._quarantine.drop(request.room)
         self.pool.release(request.room)
-        peer = None if request.fenced else request.work.peer
-        settled: list[Note] = [Settled(request.room, peer)] if peer else []
+        peer = request.work.peer
+        if request.fenced:
+            self._fenced.add(request.room)
+        settled: list[Note] = [Settled(request.room, peer)] if peer and not request.fenced else []
         return [*settled, Forgotten(request.room)]
 
     def on_tokens(self, row: Row, tokens: tuple[int, ...]) -> list[Note]:

@@ -208,6 +208,16 @@ def test_a_peer_that_keeps_pages_for_too_long_is_cut_off_and_hears_no_word_about
     assert bench.role.held() == []
 
 
+def test_a_peer_that_was_cut_off_is_not_told_quiet_when_it_asks_later():
+    """Its word was on its way while we cut it off. Of what had left for it before, nobody here knows."""
+    bench = Bench()
+    bench.running(1)
+    bench.verdict(1, Kind.FAILED)
+    bench.verdict(1, Kind.FENCED)
+    assert bench.role.on_abort(Abort(room(1), Reason.DEADLINE, "d0")) == [Forgotten(room(1))]
+    assert bench.role.on_abort(Abort(room(2), Reason.DEADLINE, "d0")) == [Settled(room(2), "d0"), Forgotten(room(2))]
+
+
 def test_a_request_that_waits_for_its_first_tokens_forward_is_not_let_go_by_a_fence():
     bench = Bench()
     row = bench.running(1)
