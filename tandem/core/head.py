@@ -5,11 +5,23 @@ from consensus.ring import unanimous
 from tandem.core import messages
 from tandem.core.effects import Effect, TellPeer, TellRouter
 from tandem.core.errors import Divergence
-from tandem.core.events import Combined, Event, Ran, Started
+from tandem.core.events import Combined, Event, PeerOpened, Ran, Started
 from tandem.core.ids import LEADER, Room, Slot, Tick
 from tandem.core.inputs import Abort, Control, FirstToken, Frame, Harvest, Kind, Knobs, Outcome, Submit, Verdict
 from tandem.core.messages import Cancel, Cancelled, Done, Fact, Quiet, Return, Token
-from tandem.core.plan import Emitted, Ended, Evicted, Forgotten, HandedOff, Note, Opened, Plan, Settled, ToldPeer
+from tandem.core.plan import (
+    Emitted,
+    Ended,
+    Evicted,
+    Forgotten,
+    Granted,
+    HandedOff,
+    Note,
+    Opened,
+    Plan,
+    Settled,
+    ToldPeer,
+)
 from tandem.core.scheduler import Scheduler
 from tandem.core.tuning import ChunkTuner
 
@@ -24,6 +36,8 @@ class Head:
         self._leader = Leader(scheduler.role.kinds)
         self._facts: dict[Room, Fact] = {}  # the group's facts, also of rooms that are not here yet
         self._digests: dict[Tick, int] = {}  # of ticks whose return is out, oldest first
+        self._met: dict[str, int] = {}  # by group, the incarnation of its rank 0 that was met last
+        self._granted: dict[Room, tuple[str, int | None]] = {}  # to which of these a room's pages were granted
         self._unstarted: Tick | None = None  # launched, but this stage has not begun it
         self._slot = Slot(0)
 
@@ -37,8 +51,10 @@ class Head:
             case Cancelled(group=group, room=room, reason=reason):
                 self._leader.arrive(Abort(room, reason, group))
             case Quiet(room=room):
-                if self._scheduler.role.knows(room):
+                if self._scheduler.role.knows(room) and self._can_vouch(room):
                     self._leader.conclude(Verdict(room, Kind.QUIET))
+            case PeerOpened(hello=hello) if hello.rank == LEADER:
+                self._met[hello.group] = hello.incarnation
             case Combined(room=room, fact=fact):
                 self._combined(room, fact)
             case Started() | Ran() if self._tuner is not None:
@@ -47,6 +63,16 @@ class Head:
                     self._leader.arrive(knobs)
             case _:
                 pass
+
+    def _can_vouch(self, room: Room) -> bool:
+        """Whether the peer is still the incarnation that the room's pages were granted to.
+
+        The next one knows of no writes. Those that the dead one had posted may still land, until a fence.
+        """
+        if room not in self._granted:
+            return True
+        group, incarnation = self._granted[room]
+        return self._met.get(group) == incarnation
 
     def _combined(self, room: Room, fact: Fact | None) -> None:
         """Conclude at once if the room is here, else when it comes."""
@@ -127,6 +153,8 @@ class Head:
                 return [TellRouter(Done(room, reason))]
             case Evicted(room=room):
                 return [TellRouter(messages.Evicted(room))]
+            case Granted(room=room, peer=peer):
+                self._granted[room] = peer, self._met.get(peer)
             case HandedOff(room=room, peer=peer, token=token):
                 return [TellPeer(peer, LEADER, FirstToken(room, token))]
             case ToldPeer(room=room, peer=peer, reason=reason):
@@ -135,6 +163,7 @@ class Head:
                 return [TellPeer(peer, LEADER, Quiet(room))]
             case Forgotten(room=room):
                 self._leader.forget(room)
+                self._granted.pop(room, None)
             case _:
                 pass  # for the couriers
         return []

@@ -392,6 +392,24 @@ def test_quiet_that_came_before_the_room_is_asked_for_again():
     assert role.pool.free == LIMITS.num_pages
 
 
+@pytest.mark.parametrize(
+    ("incarnation", "freed"), [(1, LIMITS.num_pages), (2, LIMITS.num_pages - 1)], ids=["the same", "its successor"]
+)
+def test_quiet_counts_only_from_the_incarnation_that_was_granted_the_pages(incarnation: int, freed: int):
+    """The next one has never heard of the room. What the dead one had posted may still land, until a fence."""
+    decode = ring(1, RoleName.DECODE)[0]
+    met = hello(0, 1)
+    decode.on(PeerOpened(met), 0)
+    decode.on(submit(peer="p0"), 0)
+    decode.on(PeerLost("p0", RankId(0)), 1)
+    decode.on(PeerOpened(msgspec.structs.replace(met, incarnation=incarnation)), 2)
+    decode.on(Cancel(ROOM, Reason.CLIENT_GONE), 3)
+    decode.on(Quiet(ROOM), 4)
+    assert decode.scheduler.role.pool.free == freed
+    decode.on(Combined(ROOM, Fact(fenced=True)), 5)
+    assert decode.scheduler.role.pool.free == LIMITS.num_pages
+
+
 def test_token_0_is_repeated_by_the_decode_group():
     decode = ring(1, RoleName.DECODE)[0]
     decode.on(PeerOpened(hello(0, 1)), 0)
