@@ -7,6 +7,7 @@ import pytest
 from checking.models import ALONE, THREE, TWICE, decode, pair, prefill, room
 from checking.search import NotAtRest, Violation, explore
 from checking.setting import Setting
+from checking.world import Stuck
 from mistakes.memory import free_on_failed, ignore_quarantine, quiet_when_anyone_is
 from mistakes.ranks import Patch, combine
 from mistakes.verdicts import admitted_when_one_rank_is_ready, failure_not_forwarded, outcome_decided_locally
@@ -118,7 +119,7 @@ PLANTS = (
     Plant(admitted_when_one_rank_is_ready, decode(2), (StrayAccess, NotAtRest)),
     Plant(failure_not_forwarded, pair(2, requests=1, aborts=(0, 1)), NotAtRest),
     Plant(a_second_end_is_told, pair(1, requests=1, aborts=(1, 1)), (IllegalTransition, WrongAnswer)),
-    Plant(quiet_is_missed_before_the_end, decode(1, aborts=1), NotAtRest),
+    Plant(quiet_is_missed_before_the_end, decode(1, aborts=1), Stuck),
     Plant(pages_are_given_before_they_are_copied, room(1, **ALONE), StrayAccess),
     Plant(backed_up_when_anyone_has, room(2), StrayAccess),
     Plant(a_second_backup_is_taken_for_the_first, room(1, **TWICE), NotAtRest),
