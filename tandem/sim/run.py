@@ -159,12 +159,12 @@ def _check_reasons(world: World, case: Case) -> None:
 
 def _allowed(world: World, case: Case, request: Request, answer: Answer) -> set[Reason]:
     limits, work, acted = case.cluster.limits, request.work, world.swarm.counts
-    known_by_nobody = answer.attempt.room.attempt == 1
+    known = answer.attempt.room.attempt > 1 and not request.late_us and not acted.get(Fault.RESTARTS)  # to its groups
     reasons = {
         Reason.CLIENT_GONE: answer.left is not None,
         Reason.DEADLINE: request.remaining_ms < PATIENT_MS,
         Reason.QUEUE_FULL: Fault.FEW_ROOMS in case.kinds,
-        Reason.DRAINING: bool(acted.get(Fault.DRAINS)) and (known_by_nobody or bool(acted.get(Fault.RESTARTS))),
+        Reason.DRAINING: bool(acted.get(Fault.DRAINS)) and not known,
         Reason.TOO_LARGE: too_large(work, limits, len(work.prompt)) or too_large(work, limits, work.last_position),
         Reason.GROUP_LOST: bool(acted.get(Fault.RESTARTS)),
         Reason.KV_CHECKSUM: bool(acted.get(Fault.CORRUPTED_WRITES)),

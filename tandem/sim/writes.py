@@ -105,10 +105,8 @@ class Writes:
             return False
         del self._afloat[write.effect.ticket]
         peer, effect = write.receiver.node, write.effect
-        if peer.dead:
-            return False
-        if peer.peers.fences[self._node.key[0]] != write.receiver.fence:
-            self._world.fenced_writes += 1
+        if not self._can_land(write):
+            self._world.fenced_writes += not peer.dead
             self._world.say(f"write {effect.ticket} of {self._node.name} cannot land in {peer.name} any more")
             return False
         self._check(write)
@@ -122,6 +120,10 @@ class Writes:
     def _flip_a_bit(self, block: memoryview) -> None:
         block[self._node.rng.randrange(len(block))] ^= 1 << self._node.rng.randrange(8)
 
+    def _can_land(self, write: Write) -> bool:
+        peer = write.receiver.node
+        return not peer.dead and peer.peers.fences[self._node.key[0]] == write.receiver.fence
+
     def _content(self, write: Write) -> Sequence[bytes | memoryview]:
         if write.content is not None:
             return write.content
@@ -134,10 +136,11 @@ class Writes:
                 write.content = [bytes(block) for block in self._content(write)]
 
     def _check(self, write: Write) -> None:
-        """On both ranks, and on both groups' rank 0, which are the first to give pages to others."""
+        """On the ranks whose pages it touches, and on their rank 0, which is the first to give pages to others."""
         node, peer = self._node, write.receiver.node
         if write.content is None and not node.dead:
             check_read(write.effect, node.rank)
             check_read(write.effect, node.leader.rank)
-        check_written(write.effect, peer.rank)
-        check_written(write.effect, peer.leader.rank)
+        if self._can_land(write):
+            check_written(write.effect, peer.rank)
+            check_written(write.effect, peer.leader.rank)
