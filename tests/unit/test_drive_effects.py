@@ -43,7 +43,7 @@ def test_posts_of_a_stopped_room_are_dropped() -> None:
 def test_the_end_of_a_fence_reaches_the_rank() -> None:
     drive = Drive.__new__(Drive)
     inbox: ThreadInbox[Any] = ThreadInbox()
-    drive.links = SimpleNamespace(inbox=inbox)  # type: ignore[assignment]
+    drive.links = SimpleNamespace(inbox=inbox, timeline=None)  # type: ignore[assignment]
     inbox.put(Fenced("p"))
     assert [*drive._thrown()] == [Fenced("p")]
     inbox.close()

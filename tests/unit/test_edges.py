@@ -64,7 +64,7 @@ def test_a_fence_waits_for_whoever_uses_the_transport_and_lets_nobody_else_in(tr
         eventually(lambda: edges._edges["p"].gate.shut)
         with edges.using("p") as late:
             assert late is None
-        assert not transports.made[0].closed
+        assert fencing.is_alive()
     fencing.join()
     assert transports.made[0].closed
 
@@ -77,11 +77,11 @@ def test_a_fence_that_cannot_be_done_is_no_fence_and_can_be_done_later(
     edges.open("p")
     with edges.using("p"), pytest.raises(TimeoutError, match="a write to p"):
         edges.fence("p")
-    assert not transports.made[0].closed
     with edges.using("p") as transport:
         assert transport is None, "it stays shut"
+    assert edges.open("p") is transports.made[0], "it has not gone"
     edges.fence("p")
-    assert transports.made[0].closed
+    assert edges.open("p") is transports.made[1]
 
 
 def test_a_stuck_transport_holds_up_no_other_group(transports: Transports) -> None:

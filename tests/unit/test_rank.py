@@ -575,7 +575,7 @@ def test_polls_are_answered_from_what_each_rank_has_observed(polling: list[Rank]
     assert polling[0].facts[ROOM].progress is Progress.SUCCESS
     assert poll(polling)[1] == [0b01], "one rank is not all"
     polling[1].on(Commit(ROOM, LayerId(1), 0, 4), 0)
-    assert poll(polling)[1] == [0b11]
+    assert poll(polling)[1] == [0b11, 0b1], "until the first token is here it may be lost"
     (launch,) = only(settled(polling, polling[0].on(FirstToken(ROOM, 9), 0), 0)[0], Launch)
     assert [row.room for row in launch.plan.rows] == [ROOM]
 
