@@ -1,5 +1,6 @@
 """A transport that fails on purpose, around any other: for tests and drills, only with TANDEM_TEST_FAULTS=1."""
 
+import ctypes
 import enum
 import logging
 import os
@@ -33,6 +34,7 @@ class Fault(enum.Enum):
     DELAY = "delay"  # written after a while
     LAND_LATE = "land_late"  # reported unsettled at once, written after a while
     LAND_PARTLY = "land_partly"  # the first half is written, reported unsettled
+    CORRUPT = "corrupt"  # written, but for one byte that is another one
 
 
 @dataclass(frozen=True)
@@ -104,8 +106,8 @@ class FaultyTransport:
                 self.tally.count(fault)
                 return Written.FAILED_UNSETTLED
             case Fault.DELAY:
-                time.sleep(self._faults.seconds)
                 self.tally.count(fault)
+                time.sleep(self._faults.seconds)
                 return self._inner.write(peer, blocks, deadline_s)
             case Fault.LAND_LATE:
                 self._land_late(peer, list(blocks), deadline_s)
@@ -114,6 +116,8 @@ class FaultyTransport:
                 self._inner.write(peer, _half(blocks), deadline_s)
                 self.tally.count(fault)
                 return Written.FAILED_UNSETTLED
+            case Fault.CORRUPT:
+                return self._corrupt(peer, blocks, deadline_s)
             case _:
                 assert_never(fault)
 
@@ -122,6 +126,14 @@ class FaultyTransport:
         for thread in self._late:
             thread.join()
         self._inner.close()
+
+    def _corrupt(self, peer: Hello, blocks: Sequence[Block], deadline_s: float) -> Written:
+        """The source stays as it is: its pages are there to be read by others."""
+        result = self._inner.write(peer, blocks, deadline_s)
+        if result is Written.OK:
+            result = self._inner.write(peer, [_wrong_byte(blocks[0])], deadline_s)
+            self.tally.count(Fault.CORRUPT)
+        return result
 
     def _land_late(self, peer: Hello, blocks: list[Block], deadline_s: float) -> None:
         def land() -> None:
@@ -148,3 +160,13 @@ def _half(blocks: Sequence[Block]) -> list[Block]:
     if len(blocks) > 1:
         return list(blocks[: len(blocks) // 2])
     return [(source, destination, (length + 1) // 2) for source, destination, length in blocks]
+
+
+def _wrong_byte(block: Block) -> Block:
+    """Puts another byte of the block in the place of its first. Raises ValueError if all are the same."""
+    source, destination, length = block
+    content = ctypes.string_at(source, length)
+    other = length - len(content.lstrip(content[:1]))
+    if other == length:
+        raise ValueError("all bytes of the block are the same: none can be put wrong with another one")
+    return source + other, destination, 1

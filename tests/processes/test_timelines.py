@@ -6,17 +6,17 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any
 
 import msgspec
 import pytest
 from cluster import Cluster
 from fake_model import FAKE, LAYERS, complete, expected
 from streams import model_of
+from traces import entries, get, traced
 from waiting import DEADLINE_S, eventually
 
 from tandem import cli
-from tandem.runtime.history import Attempt, Chunk, Landing, Transfer, Transfers, What, Write
+from tandem.runtime.history import Chunk, Landing, Transfer, Transfers, What, Write
 
 PROMPT = [65] * 1100
 CHUNKS = [(0, 512), (512, 1024), (1024, 1100)]
@@ -27,16 +27,6 @@ def start(cluster_of: Callable[..., Cluster], *more: str) -> Cluster:
     return cluster_of(*FAKE, "--prefill-pp", "2", "--decode-pp", "2", *more)
 
 
-def get(cluster: Cluster, path: str) -> bytes:
-    with urllib.request.urlopen(f"{cluster.admin_url}{path}", timeout=DEADLINE_S) as answer:
-        content: bytes = answer.read()
-    return content
-
-
-def traced(cluster: Cluster, request_id: str) -> Transfer:
-    return msgspec.json.decode(get(cluster, f"/transfers/{request_id}"), type=Transfer)
-
-
 def ask(cluster: Cluster, prompt: list[int], max_tokens: int) -> str:
     """The id of an answer that was right, once all that it left behind is gone."""
     answer = complete(cluster, prompt=prompt, max_tokens=max_tokens, ignore_eos=True)
@@ -44,10 +34,6 @@ def ask(cluster: Cluster, prompt: list[int], max_tokens: int) -> str:
     cluster.at_rest()
     request_id: str = answer["id"]
     return request_id
-
-
-def entries(attempt: Attempt, kind: type[Any]) -> list[Any]:
-    return [event.entry for event in attempt.events if isinstance(event.entry, kind)]
 
 
 def test_every_layer_of_a_request_is_queued_written_committed_and_landed_in_this_order(

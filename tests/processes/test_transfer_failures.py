@@ -1,62 +1,115 @@
-"""Writes that fail: an honest error, and pages that come back only when nobody can write into them any more."""
+"""Writes that fail: the next attempt is right, and pages come back only when nobody can write into them any more."""
 
 import json
+import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
 
 import pytest
-from cluster import Cluster, held_by
-from fake_model import FAKE, complete, expected
-from streams import DEADLINE_S, asking, events
+from cluster import Cluster
+from fake_model import FAKE, all_answered_right, complete, expected, text_of
+from faults import WRITES, acted, faulty, story
+from streams import DEADLINE_S, events, stream
 from waiting import eventually
 
+from kvtransfer.transports.faulty import Fault
+from tandem import cli
 from tandem.runtime.embedded import EmbeddedRegistry
+from tandem.runtime.history import Attempt, What
 
 PROMPT = list(b"a prompt that takes several pages, so that some of it may land and some of it may not")
+OTHER = list(b"another one, which was there before anything failed, and goes on while it does")
+CROWD = [[65 + number] * 80 for number in range(4)]
+SOON = ("--quiesce-ms", "500", "--num-pages", "64", "--checksum-sample", "1")
+LATER = ("--quiesce-ms", "3600000")
+UNSETTLED = [Fault.FAIL_UNSETTLED, Fault.LAND_LATE, Fault.LAND_PARTLY]
+BACKENDS = ["mooncake", "shm"]
 
 pytestmark = pytest.mark.usefixtures("no_other_cluster")
 
 
-@contextmanager
-def faulty(monkeypatch: pytest.MonkeyPatch, fault: str) -> Iterator[Cluster]:
-    """The second write of the one prefill rank fails like this."""
-    with monkeypatch.context() as patch:
-        patch.setenv("TANDEM_TEST_FAULTS", "1")
-        patch.setenv("TANDEM_TEST_FAULT_PLAN", json.dumps({"at": {"2": fault}, "seconds": 0.5}))
-        with Cluster(*FAKE, "--prefill-pp", "1") as cluster:
-            yield cluster
+def over(backend: str) -> tuple[str, str]:
+    return "--disaggregation-transfer-backend", backend
 
 
-def fail_once(cluster: Cluster, fault: str) -> None:
-    """Whether the failure or token 0 comes first is a race: a status if nothing was sent yet, else an error event."""
-    with closing(asking(cluster, {"prompt": PROMPT, "max_tokens": 50, "ignore_eos": True})) as connection:
-        response = connection.getresponse()
-        last = list(events(response))[-1] if response.status == 200 else json.load(response)
-    assert last["error"]["code"] == "kv_transfer_failed"
-    eventually(lambda: f"fault acted: {fault}" in cluster.stderr(), "the fault bites")
+def answered_right(cluster: Cluster, prompt: list[int]) -> str:
+    """The id of the answer."""
+    answer = complete(cluster, prompt=prompt, max_tokens=50, ignore_eos=True)
+    assert answer["choices"][0]["text"] == expected(prompt, 50)
+    request_id: str = answer["id"]
+    return request_id
 
 
-def test_a_write_that_failed_for_sure_gives_its_pages_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    with faulty(monkeypatch, "fail_settled") as cluster:
-        fail_once(cluster, "fail_settled")
-        cluster.at_rest()
-        answer = complete(cluster, prompt=PROMPT, max_tokens=50, ignore_eos=True)
-        assert answer["choices"][0]["text"] == expected(PROMPT, 50)
+def all_given_back(cluster: Cluster) -> None:
+    for name, state in cluster.at_rest().items():
+        assert state["pages"]["quarantined"] == 0, name
+        assert state["held"] == [], name
 
 
-@pytest.mark.parametrize("fault", ["fail_unsettled", "land_late", "land_partly"])
-def test_pages_of_a_write_that_may_still_land_are_quarantined(monkeypatch: pytest.MonkeyPatch, fault: str) -> None:
-    with faulty(monkeypatch, fault) as cluster:
-        fail_once(cluster, fault)
-        eventually(lambda: cluster.state("d0.1")["pages"]["quarantined"], "decode quarantines the pages")
-        state = cluster.state("p0.0")
-        assert held_by(state), "prefill must keep the source pages: the write may still read them"
-        quarantined = cluster.state("d0.0")["pages"]["quarantined"]
-        for _ in range(3):
-            answer = complete(cluster, prompt=PROMPT, max_tokens=50, ignore_eos=True)
-            assert answer["choices"][0]["text"] == expected(PROMPT, 50)
-        assert cluster.state("d0.0")["pages"]["quarantined"] == quarantined, "nothing but a fence may free them"
+def refused(cluster: Cluster, prompt: list[int]) -> tuple[int, str, str]:
+    """Status, code and request id of the answer."""
+    with pytest.raises(urllib.error.HTTPError) as error:
+        complete(cluster, prompt=prompt, max_tokens=50, ignore_eos=True)
+    return error.value.code, json.load(error.value)["error"]["code"], error.value.headers["x-request-id"]
+
+
+def cut_off(attempt: Attempt) -> bool:
+    """Whether it took a fence to give its pages back."""
+    return any(What.FENCED in rank.outline.marks for rank in attempt.ranks)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("fault", "seconds"),
+    [
+        (Fault.FAIL_SETTLED, 0),
+        (Fault.FAIL_UNSETTLED, 0),
+        (Fault.LAND_PARTLY, 0),
+        (Fault.LAND_LATE, 0.2),  # into pages that are held for it
+        (Fault.LAND_LATE, 1.5),  # when there is a fence before them
+        (Fault.CORRUPT, 0),
+    ],
+)
+def test_after_a_write_that_fails_every_text_is_right_and_all_pages_come_back(
+    monkeypatch: pytest.MonkeyPatch, fault: Fault, seconds: float, backend: str
+) -> None:
+    """Those of another one that decodes, and of a crowd that has all pages which are free."""
+    with faulty(monkeypatch, {WRITES + 2: fault}, *SOON, *over(backend), seconds=seconds) as cluster:
+        with stream(cluster, {"prompt": OTHER, "max_tokens": 400, "ignore_eos": True}) as other:
+            text = next(events(other))["choices"][0]["text"]
+            eventually(lambda: cluster.state("d0.0")["running"], "all KV of the other one has been handed over")
+            request_id = answered_right(cluster, PROMPT)
+            all_answered_right(cluster, CROWD, max_tokens=50)
+            while cluster.state("d0.0")["held"] or cluster.state("p0.0")["held"]:
+                all_answered_right(cluster, CROWD, max_tokens=50)
+            assert text + text_of(other) == expected(OTHER, 400)
+        acted(cluster, fault)
+        all_given_back(cluster)
+        first, second = story(cluster, request_id, fault).attempts
+        assert cut_off(first) is (fault in UNSETTLED)
+        assert not cut_off(second)
+        answered_right(cluster, PROMPT)
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [
+        (Fault.FAIL_SETTLED, "kv_transfer_failed"),
+        (Fault.FAIL_UNSETTLED, "kv_transfer_failed"),
+        (Fault.CORRUPT, "kv_checksum"),
+    ],
+)
+def test_a_request_whose_second_attempt_fails_as_well_ends_by_name(
+    monkeypatch: pytest.MonkeyPatch, fault: Fault, code: str
+) -> None:
+    """Of the first attempt's writes two at least are begun, so the faulty one of the second is among its own."""
+    with faulty(monkeypatch, {2: fault, WRITES + 2: fault}, *SOON, "--decode-pp", "1") as cluster:
+        status, said, request_id = refused(cluster, PROMPT)
+        assert (status, said) == (502, code)
+        acted(cluster, fault, times=2)
+        all_given_back(cluster)
+        assert len(story(cluster, request_id, fault).attempts) == 2
+        answered_right(cluster, PROMPT)
 
 
 def test_an_external_registry_serves_as_well(tmp_path_factory: pytest.TempPathFactory) -> None:

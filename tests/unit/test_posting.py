@@ -301,6 +301,18 @@ def test_one_block_lands_in_half(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sum(target.bytes) == SIZE // 2
 
 
+def test_of_a_corrupted_block_one_byte_is_wrong_and_the_source_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    source, target = Pool(1), Pool(0)
+    source.bytes[3] = 2
+    before = bytes(source.bytes)
+    transport = faulty(monkeypatch, {1: Fault.CORRUPT})
+    peer = Hello("d", RankId(0), 1, 1, "f", "copy", "there", target.region)
+    assert transport.write(peer, [(source.region.base, target.region.base, SIZE)], 1) is Written.OK
+    assert target.bytes[:SIZE] == b"\2" + before[1:SIZE]
+    assert bytes(source.bytes) == before
+    assert transport.tally.acted == {Fault.CORRUPT: 1}
+
+
 def test_all_transports_of_a_process_count_their_writes_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """One per group of peers; the known answers of handshakes do not count."""
     monkeypatch.setenv("TANDEM_TEST_FAULTS", "1")
