@@ -21,8 +21,13 @@ if TYPE_CHECKING:
 MOST_LATE_US = 200_000
 """After an unsettled end, until what is left of the write lands."""
 SLOWER = 50
-FAILING, SLOW, CORRUPT = 0.02, 0.05, 0.01
-"""Shares of the writes, if they fail, are slow or get corrupted at all."""
+SHARES = {
+    Fault.FAILED_WRITES: 0.02,
+    Fault.UNSETTLED_WRITES: 0.05,
+    Fault.CORRUPTED_WRITES: 0.03,
+    Fault.SLOW_WRITES: 0.05,
+}
+"""Of the writes that this happens to, if it happens at all."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,14 +64,13 @@ class Writes:
         if receiver is None:
             clock.after(0, partial(node.on, Moved(effect.ticket, Written.FAILED_SETTLED)))
             return
-        swarm = self._world.swarm
-        settled = swarm.strikes(Fault.FAILED_WRITES, FAILING)
-        unsettled = not settled and swarm.strikes(Fault.UNSETTLED_WRITES, FAILING)
+        settled = self._strikes(Fault.FAILED_WRITES)
+        unsettled = not settled and self._strikes(Fault.UNSETTLED_WRITES)
         fails = settled or unsettled
-        corrupt = not fails and swarm.strikes(Fault.CORRUPTED_WRITES, CORRUPT)
+        corrupt = not fails and self._strikes(Fault.CORRUPTED_WRITES)
         landing = effect.blocks[: node.rng.randrange(len(effect.blocks) + 1)] if fails else effect.blocks
         took_us = between(node.rng, self._world.pace.write_us)
-        if swarm.strikes(Fault.SLOW_WRITES, SLOW):
+        if self._strikes(Fault.SLOW_WRITES):
             took_us *= SLOWER
         sampled = [effect.blocks[place][0] for place in effect.sampled]
         write = Write(effect, receiver, landing, digests(node.memory, effect.layer, sampled), fails, corrupt)
@@ -79,6 +83,9 @@ class Writes:
             clock.after(took_us + between(node.rng, (0, MOST_LATE_US)), partial(self._land, write))
         else:
             clock.after(took_us, partial(self._arrive, write, took_us))
+
+    def _strikes(self, kind: Fault) -> bool:
+        return self._world.swarm.strikes(kind, SHARES[kind])
 
     def _arrive(self, write: Write, took_us: int) -> None:
         """It lands, or is found not to be able to; its end is told later."""

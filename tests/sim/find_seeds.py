@@ -30,7 +30,7 @@ def search(plant: Plant) -> bool:
         plant.mistake(patch)
         for seed in range(MOST_SEEDS):
             try:
-                simulate(seed)
+                simulate(seed, plant.variant)
             except Exception as error:  # noqa: BLE001  whatever it is, it was found
                 text = f"seed {seed}, {type(error).__name__}: {error}"
                 if plant.finds(error):

@@ -3,6 +3,7 @@
 import pytest
 from plants import PLANTS, Plant
 
+from tandem.sim.case import Variant
 from tandem.sim.run import simulate
 
 SWITCHES = pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.name)
@@ -25,13 +26,13 @@ WITHOUT_CONSENSUS = (
 def test_the_recorded_seed_finds(plant: Plant, monkeypatch: pytest.MonkeyPatch):
     plant.mistake(monkeypatch)
     with pytest.raises(plant.found_as) as caught:
-        simulate(plant.seed)
+        simulate(plant.seed, plant.variant)
     assert plant.finds(caught.value), f"found otherwise; if that is as good, record it: {caught.value}"
 
 
-@pytest.mark.parametrize("seed", sorted({plant.seed for plant in PLANTS}))
-def test_without_the_mistake_it_passes(seed: int):
-    simulate(seed)
+@pytest.mark.parametrize(("seed", "pairs"), sorted({(plant.seed, plant.pairs) for plant in PLANTS}))
+def test_without_the_mistake_it_passes(seed: int, pairs: int):
+    simulate(seed, Variant(pairs=pairs))
 
 
 @SWITCHES

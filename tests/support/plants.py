@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from mistakes import (
     alone,
     cache,
+    fences,
     memory,
     orders,
     polls,
@@ -23,6 +24,7 @@ from mistakes import (
 from mistakes.ranks import Patch
 
 from tandem.core.errors import Divergence, IllegalTransition
+from tandem.sim.case import Variant
 from tandem.sim.client import WrongAnswer
 from tandem.sim.ledger import WrongContent
 from tandem.sim.oracle import StrayAccess
@@ -39,6 +41,12 @@ class Plant:
     found_as: type[Exception]
     saying: str
     seed: int
+    pairs: int = 1  # of groups that it takes
+
+    @property
+    def variant(self) -> Variant:
+        """What to simulate."""
+        return Variant(pairs=self.pairs)
 
     @property
     def name(self) -> str:
@@ -64,6 +72,22 @@ PLANTS = (
     Plant(transfer.failed_writes_count_as_sent, WrongContent, "first row", 4),
     Plant(transfer.unsettled_writes_count_as_ended, StrayAccess, "given them away", 4),
     Plant(transfer.a_peer_lost_before_the_grant_is_not_missed, Stalled, "not answered", 409),
+    Plant(fences.fenced_when_anyone_is, StrayAccess, "given them away", 0),
+    Plant(fences.fenced_is_told_before_it_is_done, StrayAccess, "given them away", 0),
+    Plant(fences.nobody_is_cut_off, Divergence, "not at rest", 0),
+    Plant(fences.a_peer_is_cut_off_once, Divergence, "not at rest", 0),
+    Plant(fences.quiet_is_said_after_a_fence_of_our_own, StrayAccess, "given them away", 0),
+    Plant(fences.quiet_is_answered_after_a_fence_of_our_own, StrayAccess, "given them away", 0),
+    Plant(fences.a_successor_vouches_for_the_dead, StrayAccess, "given them away", 0),
+    Plant(fences.the_same_instance_settles_a_write, StrayAccess, "given them away", 0),
+    Plant(fences.a_grant_of_the_old_instance_is_used, StrayAccess, "given them away", 0),
+    Plant(fences.a_fence_of_one_group_frees_rooms_of_another, StrayAccess, "given them away", 0, pairs=2),
+    Plant(fences.a_fence_counts_for_rooms_that_are_granted_later, StrayAccess, "given them away", 0),
+    Plant(fences.a_lost_first_token_is_not_missed, Stalled, "not answered", 1851),
+    Plant(fences.a_mismatch_counts_as_landed, WrongContent, "first row", 0),
+    Plant(fences.blocks_are_not_compared, WrongContent, "first row", 0),
+    Plant(fences.blocks_are_compared_with_other_pages, WrongAnswer, "KV_CHECKSUM, for which", 0),
+    Plant(fences.corrupted_when_everyone_sees_it, Stalled, "not answered", 0),
     Plant(verdicts.outcome_decided_locally, Divergence, "digest", 0),
     Plant(verdicts.re_poll_after_the_verdict, Divergence, "digest", 271),
     Plant(verdicts.failure_is_handled_where_it_is_seen, Divergence, "digest", 4),

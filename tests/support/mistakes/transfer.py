@@ -6,7 +6,7 @@ from decode.receiver import KVReceiver
 from decode.role import DecodeRole
 from prefill.sender import KVSender
 from tandem.core.effects import Effect, Post, TellPeer
-from tandem.core.events import Written
+from tandem.core.events import Moved, Written
 from tandem.core.inputs import FirstToken
 from tandem.core.plan import Plan
 
@@ -31,8 +31,8 @@ def commit_before_the_write_has_ended(patch: Patch) -> None:
         told = [sender._writes[each.ticket] for each in effects if isinstance(each, Post)]
         return effects + [TellPeer(write.peer, write.rank, write.commit) for write in told]
 
-    def silent(sender: KVSender, write, result: Written):
-        return [each for each in moved(sender, write, result) if not isinstance(each, TellPeer)]
+    def silent(sender: KVSender, write, event: Moved):
+        return [each for each in moved(sender, write, event) if not isinstance(each, TellPeer)]
 
     patch.setattr(KVSender, "_post", eager)
     patch.setattr(KVSender, "_moved", silent)
@@ -61,15 +61,23 @@ def one_commit_is_enough(patch: Patch) -> None:
 def failed_writes_count_as_sent(patch: Patch) -> None:
     """A sender commits whatever has ended, well or not."""
     original = KVSender._moved
-    patch.setattr(KVSender, "_moved", lambda sender, write, result: original(sender, write, Written.OK))
+
+    def moved(sender: KVSender, write, event: Moved):
+        if event.result is not Written.OK:
+            write, event = write._replace(checked=()), Moved(event.ticket, Written.OK)
+        return original(sender, write, event)
+
+    patch.setattr(KVSender, "_moved", moved)
 
 
 def unsettled_writes_count_as_ended(patch: Patch) -> None:
     """A sender takes a failed write for one that cannot land any more."""
     original = KVSender._moved
 
-    def moved(sender: KVSender, write, result: Written):
-        return original(sender, write, Written.FAILED_SETTLED if result is Written.FAILED_UNSETTLED else result)
+    def moved(sender: KVSender, write, event: Moved):
+        if event.result is Written.FAILED_UNSETTLED:
+            event = Moved(event.ticket, Written.FAILED_SETTLED)
+        return original(sender, write, event)
 
     patch.setattr(KVSender, "_moved", moved)
 
