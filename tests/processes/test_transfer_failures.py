@@ -3,47 +3,24 @@
 import json
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 
 import pytest
 from cluster import Cluster
 from fake_model import FAKE, all_answered_right, complete, expected, text_of
-from faults import WRITES, acted, faulty, story
+from faults import WRITES, acted, all_given_back, answered_right, cut_off, faulty, over, story
 from streams import DEADLINE_S, events, stream
 from waiting import eventually
 
 from kvtransfer.transports.faulty import Fault
-from tandem import cli
 from tandem.runtime.embedded import EmbeddedRegistry
-from tandem.runtime.history import Attempt, What
 
 PROMPT = list(b"a prompt that takes several pages, so that some of it may land and some of it may not")
 OTHER = list(b"another one, which was there before anything failed, and goes on while it does")
 CROWD = [[65 + number] * 80 for number in range(4)]
 SOON = ("--quiesce-ms", "500", "--num-pages", "64", "--checksum-sample", "1")
-LATER = ("--quiesce-ms", "3600000")
 UNSETTLED = [Fault.FAIL_UNSETTLED, Fault.LAND_LATE, Fault.LAND_PARTLY]
-BACKENDS = ["mooncake", "shm"]
 
 pytestmark = pytest.mark.usefixtures("no_other_cluster")
-
-
-def over(backend: str) -> tuple[str, str]:
-    return "--disaggregation-transfer-backend", backend
-
-
-def answered_right(cluster: Cluster, prompt: list[int]) -> str:
-    """The id of the answer."""
-    answer = complete(cluster, prompt=prompt, max_tokens=50, ignore_eos=True)
-    assert answer["choices"][0]["text"] == expected(prompt, 50)
-    request_id: str = answer["id"]
-    return request_id
-
-
-def all_given_back(cluster: Cluster) -> None:
-    for name, state in cluster.at_rest().items():
-        assert state["pages"]["quarantined"] == 0, name
-        assert state["held"] == [], name
 
 
 def refused(cluster: Cluster, prompt: list[int]) -> tuple[int, str, str]:
@@ -53,12 +30,7 @@ def refused(cluster: Cluster, prompt: list[int]) -> tuple[int, str, str]:
     return error.value.code, json.load(error.value)["error"]["code"], error.value.headers["x-request-id"]
 
 
-def cut_off(attempt: Attempt) -> bool:
-    """Whether it took a fence to give its pages back."""
-    return any(What.FENCED in rank.outline.marks for rank in attempt.ranks)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", ["mooncake", "shm"])
 @pytest.mark.parametrize(
     ("fault", "seconds"),
     [

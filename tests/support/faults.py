@@ -6,12 +6,12 @@ from contextlib import contextmanager
 
 import pytest
 from cluster import Cluster
-from fake_model import FAKE, LAYERS
+from fake_model import FAKE, LAYERS, complete, expected
 from traces import entries, traced
 from waiting import eventually
 
 from kvtransfer.transports.faulty import Fault
-from tandem.runtime.history import Transfer, Write
+from tandem.runtime.history import Attempt, Transfer, What, Write
 
 WRITES = LAYERS
 """Of a prompt of one chunk, by the only prefill rank."""
@@ -37,11 +37,40 @@ def acted(cluster: Cluster, fault: Fault, times: int = 1) -> None:
     eventually(lambda: cluster.stderr().count(marker) == times, f"{marker}, {times} times")
 
 
+def over(backend: str) -> tuple[str, str]:
+    """The arguments of a cluster."""
+    return "--disaggregation-transfer-backend", backend
+
+
+def answered_right(cluster: Cluster, prompt: list[int]) -> str:
+    """The id of the answer."""
+    answer = complete(cluster, prompt=prompt, max_tokens=50, ignore_eos=True)
+    assert answer["choices"][0]["text"] == expected(prompt, 50)
+    request_id: str = answer["id"]
+    return request_id
+
+
+def all_given_back(cluster: Cluster) -> None:
+    """Wait until every page is back, on every rank, and nobody waits for a peer's word."""
+    for name, state in cluster.at_rest().items():
+        assert state["pages"]["quarantined"] == 0, name
+        assert state["held"] == [], name
+
+
+def cut_off(attempt: Attempt) -> bool:
+    """Whether it took a fence to give its pages back."""
+    return any(What.FENCED in rank.outline.marks for rank in attempt.ranks)
+
+
+def last_completed(transfer: Transfer) -> str:
+    """Of the first attempt's KV, the last that was written well."""
+    writes = [write for write in entries(transfer.attempts[0], Write) if write.result == "ok"]
+    last = max(writes, key=lambda write: write.ended_us, default=None)
+    return f"layer {last.layer}, block {(last.last - 1) // PAGE}" if last else "nothing"
+
+
 def story(cluster: Cluster, request_id: str, fault: Fault) -> Transfer:
     """All attempts of a request. Prints the fault, and how far the first one came."""
     transfer = traced(cluster, request_id)
-    writes = [write for write in entries(transfer.attempts[0], Write) if write.result == "ok"]
-    last = max(writes, key=lambda write: write.ended_us, default=None)
-    reached = f"layer {last.layer}, block {(last.last - 1) // PAGE}" if last else "nothing"
-    print(f"{fault.value} has acted on {request_id}; the last that was completed: {reached}")
+    print(f"{fault.value} has acted on {request_id}; the last that was completed: {last_completed(transfer)}")
     return transfer
