@@ -6,7 +6,8 @@ from contextlib import contextmanager
 
 import pytest
 from cluster import Cluster
-from fake_model import FAKE, LAYERS, complete, expected
+from fake_model import FAKE, LAYERS, complete, expected, text_of
+from streams import events, stream
 from traces import entries, traced
 from waiting import eventually
 
@@ -48,6 +49,17 @@ def answered_right(cluster: Cluster, prompt: list[int]) -> str:
     assert answer["choices"][0]["text"] == expected(prompt, 50)
     request_id: str = answer["id"]
     return request_id
+
+
+@contextmanager
+def undisturbed(cluster: Cluster, prompt: list[int], max_tokens: int) -> Iterator[None]:
+    """Somebody else's answer is right. Its KV has been handed over when the block begins: token 1 comes from decode."""
+    with stream(cluster, {"prompt": prompt, "max_tokens": max_tokens, "ignore_eos": True}) as other:
+        text, more = "", events(other)
+        while len(text) < 2:
+            text += next(more)["choices"][0]["text"]
+        yield
+        assert text + text_of(other) == expected(prompt, max_tokens)
 
 
 def all_given_back(cluster: Cluster) -> None:
