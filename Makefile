@@ -85,4 +85,5 @@ $(STAMPS)/tandem: pyproject.toml $(STAMPS)/locked
 
 $(STAMPS)/test: requirements-test.lock $(STAMPS)/tandem
 	$(PIP) install --no-deps -r requirements-test.lock
+	command -v ip >/dev/null || tools/apt-install iproute2 || true  # tests of network namespaces are skipped without
 	touch $@
