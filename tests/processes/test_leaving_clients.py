@@ -19,7 +19,7 @@ from tandem.runtime.history import Summary, Transfer, Transfers, What
 
 PROMPT = list(b"whoever asked for this leaves before it is answered")
 OTHER = list(b"and this one stays until the end, whatever becomes of the others")
-LONG = 2000
+LONG = 400
 HELD_UP_S = 4.0
 
 pytestmark = pytest.mark.usefixtures("no_other_cluster")
