@@ -93,10 +93,13 @@ class DecodeRole:
         return [] if request.state in OVER else self._end(request, reason, told_by=None)
 
     def _land(self, request: Intake) -> list[Note]:
-        """The prompt's KV is here on every rank, for others to share, too. Hearing it again changes nothing."""
+        """The prompt's KV is here on every rank, for others to share, too. Hearing it again changes nothing.
+
+        Every write has ended well, so there is none that could still touch its pages.
+        """
         if request.state is not State.TRANSFERRING or request.landed:
             return []
-        request.landed = True
+        request.landed = request.quiet = True
         self._held.publish(request, len(request.work.prompt))
         return self._join(request)
 

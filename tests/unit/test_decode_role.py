@@ -277,6 +277,15 @@ def test_kv_that_is_not_what_was_sent_ends_its_request_by_name():
     assert bench.pages() == (7, 0, 1), "it may still be written to"
 
 
+def test_a_request_whose_kv_has_landed_waits_for_nobodys_word():
+    """Every write that there was has ended well."""
+    bench = Bench()
+    bench.granted(1)
+    bench.verdict(1, Kind.TRANSFERRED)
+    assert bench.abort(1)[-1] == Forgotten(room(1))
+    assert bench.pages() == (8, 0, 0)
+
+
 def test_quiet_that_came_first_lets_the_pages_go_with_the_request():
     bench = Bench()
     bench.granted(1)
