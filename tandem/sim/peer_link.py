@@ -69,9 +69,9 @@ class PeerLink:
         if known is not None and known.session != peer.peers.session(self._node.key):
             self.lose(key)
         if key not in self._open and not self._going_on[key[0]]:
-            session = self._greeted[key] = next(self._world.sessions)
-            hello = self._hello(key[0])
-            self._send(peer, partial(peer.peers.answer, self._node, session, hello))
+            if key not in self._greeted:
+                self._greeted[key] = next(self._world.sessions)
+            self._send(peer, partial(peer.peers.answer, self._node, self._greeted[key], self._hello(key[0])))
 
     def session(self, key: Key) -> int | None:
         """The one in which a rank is open, if it is."""
@@ -86,14 +86,20 @@ class PeerLink:
         self._world.send(self._node, peer, "peer", partial(peer.take, deliver))
 
     def answer(self, caller: "Node", session: int, hello: Hello) -> None:
-        """A prefill rank has been greeted. While a fence goes on nobody is answered: afterwards they call again.
+        """A prefill rank has been greeted, maybe not for the first time, maybe in a session that has ended here."""
+        key = caller.key
+        newest = self._newest.get(key, 0)
+        if session == self.session(key):
+            self._let_in(caller, session)
+        elif session == newest and session != self._greeted.get(key):
+            self._send(caller, partial(caller.peers.forgotten, self._node.key, session))
+        elif session > newest:  # else a successor has overtaken it
+            self._newest[key] = session
+            self.lose(key)
+            self._begin(caller, session, hello)
 
-        What a successor has overtaken is not heard.
-        """
-        if session < self._newest.get(caller.key, 0):
-            return
-        self._newest[caller.key] = session
-        self.lose(caller.key)
+    def _begin(self, caller: "Node", session: int, hello: Hello) -> None:
+        """While a fence goes on nobody is answered: afterwards all are told to call again."""
         if not self._going_on[hello.group]:
             self._greeted[caller.key] = session
             self._soon(partial(self._accept, caller, session, hello))
@@ -102,7 +108,10 @@ class PeerLink:
         """The transport has connected."""
         if self._greeted.get(caller.key) == session and not caller.dead:
             self._opened(caller, session, hello)
-            self._send(caller, partial(caller.peers.answered, self._node, session, self._hello(hello.group)))
+            self._let_in(caller, session)
+
+    def _let_in(self, caller: "Node", session: int) -> None:
+        self._send(caller, partial(caller.peers.answered, self._node, session, self._hello(caller.key[0])))
 
     def answered(self, peer: "Node", session: int, hello: Hello) -> None:
         """A decode rank has been let in, unless it has greeted anew meanwhile, or begun a fence."""
@@ -146,10 +155,12 @@ class PeerLink:
             lose = partial(self.lose, key, self._open[key].session)
             self._world.clock.after(delay_us, partial(self._node.take, lose))
 
-    def forgotten(self, key: Key) -> None:
-        """A decode rank hears that a prefill rank knows it no more."""
-        self.lose(key)
-        self.call(key)
+    def forgotten(self, key: Key, session: int) -> None:
+        """A decode rank hears that a prefill rank knows no session up to this one."""
+        if max(self.session(key) or 0, self._greeted.get(key, 0)) <= session:
+            self.lose(key)
+            self._greeted.pop(key, None)
+            self.call(key)
 
     # fences
 
@@ -195,4 +206,4 @@ class PeerLink:
         if self._node.role is RoleName.DECODE:
             self.call(peer.key)
         else:
-            self._send(peer, partial(peer.peers.forgotten, self._node.key))
+            self._send(peer, partial(peer.peers.forgotten, self._node.key, self._newest.get(peer.key, 0)))

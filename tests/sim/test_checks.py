@@ -210,6 +210,23 @@ def test_a_failed_transfer_is_tried_again_as_often_as_allowed(client: Client):
     assert client.answer(MINE).ended is Reason.TRANSFER_FAILED
 
 
+def test_a_transfer_that_was_damaged_is_tried_again_too(client: Client):
+    assert client.on_message("d0", Done(MINE, Reason.KV_CHECKSUM)) is not None
+
+
+def test_a_group_that_is_lost_takes_those_along_that_need_it(client: Client):
+    first, second, *_ = tokens_of(client)
+    client.on_message("d0", Token(MINE, 0, first))
+    (needing,) = client.needing("p0")
+    client.on_message("d0", Token(MINE, 1, second))
+    assert client.needing("p0") == []
+    assert client.needing("d0") == [needing]
+    client.lost(MINE)
+    assert needing.ended is Reason.GROUP_LOST
+    assert client.on_message("d0", Done(MINE, Reason.LENGTH)) is None
+    assert needing.ended is Reason.GROUP_LOST
+
+
 def test_the_other_group_has_the_real_reason(client: Client):
     client.on_message("d0", Done(MINE, Reason.PEER_ENDED))
     assert client.waiting()

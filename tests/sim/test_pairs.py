@@ -153,6 +153,24 @@ def test_a_drained_group_goes_on_with_what_it_has_begun():
     assert chosen(rerouting, ("p0", "d0")) == {("p0", "d0"), ("p1", "d0"), ("p1", "d1")}
 
 
+def test_a_group_that_is_gone_is_given_nothing():
+    rerouting = Rerouting(1, GROUPS)
+    rerouting.on_lost("p0")
+    assert chosen(rerouting, ("p0", "d0")) == {("p1", "d0"), ("p1", "d1")}
+    rerouting.on_lost("p1")
+    assert rerouting.after(("p0", "d0")) is None
+    rerouting.on_back("p0")
+    assert chosen(rerouting, ("p1", "d0")) == {("p0", "d0"), ("p0", "d1")}
+
+
+def test_what_an_operator_told_a_group_is_gone_with_it():
+    rerouting = Rerouting(1, GROUPS)
+    rerouting.on_order("p0", Order.DRAIN)
+    rerouting.on_lost("p0")
+    rerouting.on_back("p0")
+    assert chosen(rerouting, ("p1", "d0")) == set(ROUTES)
+
+
 class Router:
     """A world in which nothing reaches the groups: what the router would tell them is kept."""
 

@@ -52,7 +52,9 @@ def test_runs_cover_what_they_are_meant_to():
     results = [simulate(seed) for seed in range(40)]
     assert sum(result.requests for result in results) > 200
     assert sum(result.aborted for result in results) > 20
-    assert sum(result.fences for result in results) > 2
+    assert sum(result.fences for result in results) > 100
+    assert sum(result.fenced_writes for result in results) > 5
+    assert sum(result.lost_words for result in results) > 50
     assert max(result.ticks for result in results) > 300
 
 

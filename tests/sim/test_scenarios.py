@@ -24,9 +24,11 @@ from tandem.core.scheduler import Scheduler
 from tandem.sim.case import LAYERS, PAIR
 from tandem.sim.client import Client
 from tandem.sim.clock import Action, Clock
+from tandem.sim.faults import Fault
 from tandem.sim.node import Node
 from tandem.sim.run import build_engine, content_of
 from tandem.sim.world import Cluster, Pace, World
+from tandem.sim.writes import Writes
 
 SIZES = [2, 3, 4, 8]
 LIMITS = Limits(page_size=4, num_pages=64, context=96, chunked_prefill_size=8, max_prefill_tokens=16)
@@ -344,6 +346,75 @@ def test_s24_no_ring_waits_for_itself_without_buffers(size: int, monkeypatch: py
     monkeypatch.setattr(run.world, "send", send)
     run.submit(*(work(number, prompt=30) for number in range(1, 9)))
     assert set(run.ended().values()) == {Reason.LENGTH}
+
+
+# transfers that go wrong
+
+
+def striking(monkeypatch: pytest.MonkeyPatch, kind: Fault, times: int) -> None:
+    """The first writes suffer this, the others do not."""
+    left = [kind] * times
+    monkeypatch.setattr(Writes, "_strikes", lambda writes, asked: asked in left and left.pop() is kind)
+
+
+@pytest.mark.parametrize(("times", "ended"), [(1, Reason.LENGTH), (100, Reason.KV_CHECKSUM)])
+def test_kv_that_is_damaged_on_its_way_is_sent_once_more(
+    size: int, times: int, ended: Reason, monkeypatch: pytest.MonkeyPatch
+):
+    """A bit has changed in one block: the request is never decoded from it, and ends by name if it happens again."""
+    striking(monkeypatch, Fault.CORRUPTED_WRITES, times)
+    run = Run(size, 2, limits=msgspec.structs.replace(LIMITS, checksum_sample=1))
+    run.world.router.submit(work(1, prompt=4), PAIR, DEADLINE_MS, retries=1)
+    assert run.ended() == {1: ended}
+
+
+@pytest.mark.parametrize("consensus", ["store", "ring"])
+def test_s27_s28_pages_of_a_write_that_may_still_land_come_back_by_fences(
+    size: int, consensus: str, monkeypatch: pytest.MonkeyPatch
+):
+    """Each group waits for the other's word in vain, cuts it off, and has its pages back; then they meet anew."""
+    striking(monkeypatch, Fault.UNSETTLED_WRITES, 1)
+    limits = msgspec.structs.replace(LIMITS, quiesce_ms=50, transfer_consensus=consensus)
+    run = Run(size, size, limits=limits)
+    run.submit(work(1, prompt=30))
+    assert run.ended() == {1: Reason.TRANSFER_FAILED}
+    assert run.world.clock.now_us >= 50_000
+    assert run.world.fences >= size
+    run.submit(work(2, prompt=30))
+    assert run.ended()[2] is Reason.LENGTH
+
+
+@pytest.mark.parametrize("group", PAIR)
+def test_an_operator_releases_what_is_held_for_a_peer_at_once(size: int, group: str, monkeypatch: pytest.MonkeyPatch):
+    """Long before the group would have lost its patience."""
+    striking(monkeypatch, Fault.UNSETTLED_WRITES, 1)
+    run = Run(size, size)
+    run.submit(work(1, prompt=30))
+    run.until(lambda: bool(run.head(group).rank.scheduler.role.held()))
+    assert run.world.clock.now_us < 1_000_000
+    run.world.clock.after(300_000, lambda: [run.world.router.to_group(*order) for order in releases()])
+    run.world.run(until_us=1_000_000)
+    assert run.head(group).rank.scheduler.role.held() == []
+    assert run.ended() == {1: Reason.TRANSFER_FAILED}
+
+
+def releases() -> list[tuple[str, Control]]:
+    return [(one, Control(Order.RELEASE, other)) for one, other in (PAIR, PAIR[::-1])]
+
+
+def test_a_first_token_that_is_lost_with_its_session_does_not_keep_the_client_waiting(size: int):
+    """All KV is at decode, and both groups' rank 0 lose each other while token 0 is on its way."""
+    run = Run(2, size, limits=msgspec.structs.replace(LIMITS, quiesce_ms=50))
+    run.world.router.submit(work(1), PAIR, DEADLINE_MS, retries=1)
+    prefill, decode = run.head("p0"), run.head("d0")
+    held = Held(decode, lambda event: isinstance(event, FirstToken))
+    run.until(lambda: bool(held.events) and run.landed(1))
+    held.events.clear()
+    held.release()
+    run.world.part(prefill, decode, (0, 0), 1_000)
+    assert run.ended() == {1: Reason.LENGTH}
+    assert run.client.answer(work(1).room).attempt.room.attempt == 2
+    assert run.world.ticks.busy_until_us < 1_000_000
 
 
 # making room
