@@ -88,7 +88,8 @@ class Case:
         """The cluster and its faults, in words."""
         groups = " and ".join(f"{group.name} with layers {group.partition}" for group in self.cluster.groups)
         faults = ", ".join(kind.value for kind in self.kinds) or "none"
-        return f"{len(self.requests)} requests to {groups}; {self.cluster.limits}; faults: {faults}"
+        limits = f"{self.cluster.limits}, quiesce_ms of decode {self.cluster.quiesce_ms}"
+        return f"{len(self.requests)} requests to {groups}; {limits}; faults: {faults}"
 
 
 def draw(seed: int, variant: Variant = WHOLE) -> Case:
@@ -98,7 +99,7 @@ def draw(seed: int, variant: Variant = WHOLE) -> Case:
     rng = stream(seed, "cluster")
     heal_us = 1000 * rng.choice([30, 100, 100, 300, 3_000])
     cluster = _paired(_cluster(rng, kinds, variant.ranks), seed, variant)
-    cluster = replace(cluster, limits=_careful(cluster.limits, kinds, stream(seed, "care")))
+    cluster = _careful(cluster, kinds, stream(seed, "care"))
     count = rng.choice([1, 8, 8, MOST_REQUESTS])
     crowd = stream(seed, "crowd")
     crowded = crowd.random() < CROWDED_SHARE
@@ -160,12 +161,13 @@ def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int
     return Cluster(groups, limits)
 
 
-def _careful(limits: Limits, kinds: tuple[Fault, ...], rng: random.Random) -> Limits:
-    """How long a peer's word is waited for, and how many blocks are compared: all where some get corrupted."""
-    quiesce_ms, sample = rng.choice(QUIESCE_MS), rng.choice(CHECKSUM_SAMPLES)
+def _careful(cluster: Cluster, kinds: tuple[Fault, ...], rng: random.Random) -> Cluster:
+    """How long each side waits for a peer's word, and how many blocks are compared: all where some get corrupted."""
+    patience, sample = rng.choices(QUIESCE_MS, k=2), rng.choice(CHECKSUM_SAMPLES)
     if Fault.CORRUPTED_WRITES in kinds:
         sample = 1
-    return msgspec.structs.replace(limits, quiesce_ms=quiesce_ms, checksum_sample=sample)
+    limits = msgspec.structs.replace(cluster.limits, quiesce_ms=patience[0], checksum_sample=sample)
+    return replace(cluster, limits=limits, quiesce_ms=patience[1])
 
 
 def _paired(cluster: Cluster, seed: int, variant: Variant) -> Cluster:

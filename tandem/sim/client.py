@@ -114,7 +114,7 @@ class Client:
     def _take(self, answer: Answer, index: int, token: int, group: str) -> None:
         at = index + answer.work.max_tokens - answer.attempt.max_tokens
         who = f"token {at} of {answer.attempt.room} from {group}"
-        if at > len(answer.tokens) and answer.ended is not Reason.GROUP_LOST:
+        if at > len(answer.tokens) and answer.open:
             raise WrongAnswer(f"{who}, but only {len(answer.tokens)} tokens came before")
         if answer.content is not None and answer.content.tokens[at : at + 1] != [token]:
             raise WrongAnswer(f"{who} is {token}, the reference has {answer.content.tokens}")

@@ -145,7 +145,8 @@ def _patience_us(world: World, case: Case) -> int:
     answered = [room for room, answer in world.client.answers.items() if not answer.open]
     left = [request.work for request in case.requests if request.work.room not in answered]
     ticks = sum(len(work.prompt) + work.max_tokens for work in left) + 4 * slots
-    wait_us = WAIT_US + FENCES * 1000 * case.cluster.limits.quiesce_ms
+    patience_ms = max(case.cluster.limits_of(group).quiesce_ms for group in world.groups)
+    wait_us = WAIT_US + FENCES * 1000 * patience_ms
     return ticks * tick_us + len(left) * wait_us + RESYNC_US
 
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import count
 
+import msgspec
+
 from tandem.assembly import WINDOW_PER_STAGE, build_rank
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.effects import Effect
@@ -57,6 +59,13 @@ class Cluster:
     groups: tuple[Group, ...]
     limits: Limits
     pace: Pace = STEADY
+    quiesce_ms: int | None = None  # of decode groups, if they have another patience
+
+    def limits_of(self, group: Group) -> Limits:
+        """What one group respects."""
+        if self.quiesce_ms is None or group.role is not RoleName.DECODE:
+            return self.limits
+        return msgspec.structs.replace(self.limits, quiesce_ms=self.quiesce_ms)
 
 
 class World:
@@ -100,7 +109,7 @@ class World:
             self._nodes[name, rank] = self._node(group, rank, epoch)
 
     def _node(self, group: Group, rank: RankId, epoch: Epoch) -> Node:
-        limits = self._cluster.limits
+        limits = self._cluster.limits_of(group)
         engine = self._engines(group, rank, limits)
         hello = Hello(group.name, rank, group.size, epoch, "sim", "sim", "", engine.memory.region)
         return Node(self, build_rank(group, rank, epoch, limits), engine, hello, limits.page_size, group.role)

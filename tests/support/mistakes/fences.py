@@ -36,19 +36,6 @@ def nobody_is_cut_off(patch: Patch) -> None:
     patch.setattr(Quarantine, "overdue", lambda quarantine, now_ms: [])
 
 
-def a_peer_is_cut_off_once(patch: Patch) -> None:
-    """Pages that the first fence did not bring back wait for ever."""
-    original = Quarantine.overdue
-
-    def overdue(quarantine: Quarantine, now_ms: int):
-        late = original(quarantine, now_ms)
-        for room in [held.room for held in quarantine if late and held.peer in late]:
-            quarantine._due.drop(room)
-        return late
-
-    patch.setattr(Quarantine, "overdue", overdue)
-
-
 def quiet_is_said_after_a_fence_of_our_own(patch: Patch) -> None:
     """Prefill tells decode that a room's pages are safe once it has cut decode off."""
     original = PrefillRole.on_verdict
