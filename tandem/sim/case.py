@@ -14,7 +14,7 @@ from tandem.sim.clock import stream
 from tandem.sim.faults import Fault
 from tandem.sim.router import PATIENT_MS
 from tandem.sim.routes import Route, routes
-from tandem.sim.world import Cluster
+from tandem.sim.world import Cluster, Pace
 
 LAYERS = 8
 CONTEXT = 128
@@ -37,6 +37,9 @@ STOPPING = (
 )
 """Faults after which there is less to do."""
 QUIESCE_MS = (20, 100, 400)
+HANDSHAKES_US = (200, 3_000, 20_000)
+FENCES_US = (500, 5_000, 30_000)
+"""At most."""
 CHECKSUM_SAMPLES = (0, 1, 4)
 
 
@@ -162,12 +165,16 @@ def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int
 
 
 def _careful(cluster: Cluster, kinds: tuple[Fault, ...], rng: random.Random) -> Cluster:
-    """How long each side waits for a peer's word, and how many blocks are compared: all where some get corrupted."""
+    """How long each side waits for a peer's word, how soon it is met again, and how many blocks are compared.
+
+    All are where some get corrupted.
+    """
     patience, sample = rng.choices(QUIESCE_MS, k=2), rng.choice(CHECKSUM_SAMPLES)
     if Fault.CORRUPTED_WRITES in kinds:
         sample = 1
     limits = msgspec.structs.replace(cluster.limits, quiesce_ms=patience[0], checksum_sample=sample)
-    return replace(cluster, limits=limits, quiesce_ms=patience[1])
+    pace = Pace(handshake_us=(0, rng.choice(HANDSHAKES_US)), fence_us=(0, rng.choice(FENCES_US)))
+    return replace(cluster, limits=limits, quiesce_ms=patience[1], pace=pace)
 
 
 def _paired(cluster: Cluster, seed: int, variant: Variant) -> Cluster:
