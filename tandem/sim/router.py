@@ -108,10 +108,12 @@ class Router:
                 self.to_group(serving, Cancel(message.room, Reason.PEER_ENDED))
         self._go_on(again, answer)
 
-    def lost(self, group: str) -> None:
-        """A group is gone: all that need it end, and its partners hear of it."""
+    def lost(self, group: str, epoch: Epoch) -> None:
+        """An incarnation of a group is gone: all that need it end, and its partners hear of it."""
         self._rerouting.on_lost(group)
         for answer in self._client.needing(group):
+            if self._meant[answer.attempt.room].get(group) != epoch:
+                continue
             self._world.say(f"r{answer.work.room.rid} needed {group}")
             self._client.lost(answer.work.room)
             for serving in answer.groups:

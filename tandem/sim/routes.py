@@ -41,7 +41,7 @@ class Rerouting:
 
     def on_back(self, group: str) -> None:
         """It is there again."""
-        del self._lost[group]
+        self._lost.pop(group, None)
 
     def able(self, route: Route) -> bool:
         """Whether all of its groups are there."""
