@@ -1,10 +1,12 @@
 """One open request, between the book that fills it and the HTTP handler that empties it."""
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
 
 from router.attempt import Attempt
 from router.stream import Failed, Finished, Stream
+from tandem.core.requests import Reason
 
 UNREAD_PIECES = 64
 """Unread pieces kept apart; later ones are joined, since each costs memory of its own."""
@@ -25,7 +27,7 @@ class Exchange:
         self.opened = opened  # by the loop's clock, as is the deadline
         self.deadline = deadline
         self.evictions = 0  # how often a group had to give its pages up
-        self.retries = 0  # of a hand-over
+        self.retries = Counter[Reason]()  # of a hand-over
         self.timers: list[asyncio.TimerHandle] = []
         """Cancelled when it is finished."""
         self._pieces: list[str] = []

@@ -23,9 +23,12 @@ UNREAD_CHARS = 256 * 1024
 EVICTIONS_MAX = 8
 """How often one request may lose its pages and be computed anew; one more ends it."""
 
-RETRIES_MAX = 1
-"""How often a request whose KV could not be handed over, or was damaged on its way, is computed anew."""
-RETRIED = (Reason.TRANSFER_FAILED, Reason.KV_CHECKSUM)
+RETRIES_MAX = {Reason.TRANSFER_FAILED: 2, Reason.KV_CHECKSUM: 1}
+"""How often a request is computed anew for a reason before it ends by it.
+
+One failed write may cost two attempts that it has nothing to do with: each side cuts the other off once.
+Damage is a fault of the hardware: seen twice, it is not chance.
+"""
 
 log = logging.getLogger("tandem.router")
 
@@ -120,8 +123,8 @@ class Requests:
 
     def _on_done(self, exchange: Exchange, role: RoleName, done: Done) -> None:
         stream = exchange.stream
-        if done.room == exchange.attempt.room and done.reason in RETRIED and exchange.retries < RETRIES_MAX:
-            exchange.retries += 1
+        if done.room == exchange.attempt.room and exchange.retries[done.reason] < RETRIES_MAX.get(done.reason, 0):
+            exchange.retries[done.reason] += 1
             self._go_on(exchange)
             return
         stream.on_done(role, done)

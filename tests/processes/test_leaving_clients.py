@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from cluster import Cluster
 from fake_model import LAYERS
-from faults import WRITES, acted, all_given_back, answered_right, cut_off, faulty, last_completed, over, undisturbed
+from faults import WRITES, acted, all_given_back, answered_right, faulty, fenced, last_completed, over, undisturbed
 from streams import asking
 from traces import get, traced
 from waiting import eventually
@@ -75,7 +75,7 @@ def test_a_client_that_leaves_during_a_transfer(monkeypatch: pytest.MonkeyPatch,
         all_given_back(cluster)
         (attempt,) = traced(cluster, request_id).attempts
         assert attempt.summary.tokens is None or attempt.summary.tokens < 8000
-        assert not cut_off(attempt)
+        assert fenced(attempt) == set()
         answered_right(cluster, PROMPT)
 
 

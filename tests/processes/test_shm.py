@@ -105,6 +105,7 @@ def test_a_receiver_that_closes_halfway_copies_nothing_more(node: Callable[..., 
     source.begin(*source.writing(target, pages := in_order(100)))
     target.at_gate()
     target.begin("close")
+    eventually(lambda: target.ask("stops"), "it is told to copy nothing more")
     assert not target.ask("ended"), "a copy is in progress"
     target.ask("open")
     target.result()

@@ -7,7 +7,7 @@ import urllib.request
 import pytest
 from cluster import Cluster
 from fake_model import FAKE, all_answered_right, complete, expected
-from faults import WRITES, acted, all_given_back, answered_right, cut_off, faulty, over, story, undisturbed
+from faults import WRITES, acted, all_given_back, answered_right, faulty, fenced, over, story, undisturbed
 from streams import DEADLINE_S
 from waiting import eventually
 
@@ -55,29 +55,30 @@ def test_after_a_write_that_fails_every_text_is_right_and_all_pages_come_back(
         acted(cluster, fault)
         all_given_back(cluster)
         first, second = story(cluster, request_id, fault).attempts
-        assert cut_off(first) is (fault in UNSETTLED)
-        assert not cut_off(second)
+        assert bool(fenced(first)) is (fault in UNSETTLED)
+        assert fenced(second) == set()
         answered_right(cluster, PROMPT)
 
 
 @pytest.mark.parametrize(
-    ("fault", "code"),
+    ("fault", "attempts", "code"),
     [
-        (Fault.FAIL_SETTLED, "kv_transfer_failed"),
-        (Fault.FAIL_UNSETTLED, "kv_transfer_failed"),
-        (Fault.CORRUPT, "kv_checksum"),
+        (Fault.FAIL_SETTLED, 3, "kv_transfer_failed"),
+        (Fault.FAIL_UNSETTLED, 3, "kv_transfer_failed"),
+        (Fault.CORRUPT, 2, "kv_checksum"),
     ],
 )
-def test_a_request_whose_second_attempt_fails_as_well_ends_by_name(
-    monkeypatch: pytest.MonkeyPatch, fault: Fault, code: str
+def test_a_request_whose_every_attempt_fails_ends_by_name(
+    monkeypatch: pytest.MonkeyPatch, fault: Fault, attempts: int, code: str
 ) -> None:
-    """Of the first attempt's writes two at least are begun, so the faulty one of the second is among its own."""
-    with faulty(monkeypatch, {2: fault, WRITES + 2: fault}, *SOON, "--decode-pp", "1") as cluster:
+    """Of each attempt's writes two at least are begun, so the faulty one of the next is among its own."""
+    failing = {number * WRITES + 2: fault for number in range(attempts)}
+    with faulty(monkeypatch, failing, *SOON, "--decode-pp", "1") as cluster:
         status, said, request_id = refused(cluster, PROMPT)
         assert (status, said) == (502, code)
-        acted(cluster, fault, times=2)
+        acted(cluster, fault, times=attempts)
         all_given_back(cluster)
-        assert len(story(cluster, request_id, fault).attempts) == 2
+        assert len(story(cluster, request_id, fault).attempts) == attempts
         answered_right(cluster, PROMPT)
 
 

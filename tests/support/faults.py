@@ -69,9 +69,9 @@ def all_given_back(cluster: Cluster) -> None:
         assert state["held"] == [], name
 
 
-def cut_off(attempt: Attempt) -> bool:
-    """Whether it took a fence to give its pages back."""
-    return any(What.FENCED in rank.outline.marks for rank in attempt.ranks)
+def fenced(attempt: Attempt) -> set[str]:
+    """The groups whose pages it took a fence to give back."""
+    return {rank.rank.partition(".")[0] for rank in attempt.ranks if What.FENCED in rank.outline.marks}
 
 
 def last_completed(transfer: Transfer) -> str:

@@ -55,6 +55,8 @@ class Acting:
                 self._background = self._threads.submit(self, *rest)
             case ["ended"]:
                 return self._background.done()
+            case ["stops"]:
+                return self._transport._receiver._closing
             case ["result"]:
                 return self._background.result(DEADLINE_S)
             case ["keep", *rest]:

@@ -352,17 +352,30 @@ def test_evictions_are_bounded():
     assert len(desk.book) == 0
 
 
-@pytest.mark.parametrize("reason", [Reason.TRANSFER_FAILED, Reason.KV_CHECKSUM])
-def test_a_hand_over_that_failed_is_tried_once_more(reason: Reason):
+@pytest.mark.parametrize(("reason", "retries"), [(Reason.TRANSFER_FAILED, 2), (Reason.KV_CHECKSUM, 1)])
+def test_a_hand_over_that_failed_is_tried_again_so_often(reason: Reason, retries: int):
     desk = Desk()
     desk.token("p0", 0)
     desk.done("p0", Reason.PEER_ENDED)
-    desk.done("d0", reason)
-    assert [submit.work.prompt for _, submit in desk.submits()[2:]] == [(1, 2, 65)] * 2
-    assert desk.exchange.end is None
+    for number in range(retries):
+        desk.room = desk.exchange.attempt.room
+        desk.done("d0", reason)
+        assert [submit.work.prompt for _, submit in desk.submits()[2 + 2 * number :]] == [(1, 2, 65)] * 2
+        assert desk.exchange.end is None
     desk.room = desk.exchange.attempt.room
     desk.done("d0", reason)
     assert desk.exchange.end.error.status == 502
+
+
+def test_failures_of_one_kind_leave_the_tries_of_another():
+    desk = Desk()
+    for reason in (Reason.TRANSFER_FAILED, Reason.KV_CHECKSUM):
+        desk.room = desk.exchange.attempt.room
+        desk.done("d0", reason)
+        assert desk.exchange.end is None
+    desk.room = desk.exchange.attempt.room
+    desk.done("d0", Reason.KV_CHECKSUM)
+    assert desk.code() == "kv_checksum"
 
 
 def test_each_failure_of_an_attempt_is_heard_once():
