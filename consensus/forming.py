@@ -6,7 +6,7 @@ from tandem.core.ids import Epoch, RankId
 from tandem.core.messages import Formed, Join
 
 BOOT_SHIFT = 20
-"""A fresh process contributes its start time in the high bits, so its epoch is above all that came before."""
+"""A fresh process contributes its start time in the high bits: its epoch is above all before, if clocks were right."""
 
 
 class Forming:
@@ -33,7 +33,7 @@ class Forming:
         """The epoch and the agreed page count, once every rank has joined."""
         if len(self._joins) < self._size:
             return None
-        newest = max(join.boot_ms for join in self._joins.values()) << BOOT_SHIFT
+        newest = max(max(join.boot_ms << BOOT_SHIFT, join.known) for join in self._joins.values())
         pages = min(join.limits.num_pages for join in self._joins.values())
         incarnations = tuple(self._joins[RankId(rank)].incarnation for rank in range(self._size))
         return Formed(Epoch(newest + 1), pages, incarnations)

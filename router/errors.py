@@ -137,6 +137,8 @@ def ended_with(reason: Reason, role: RoleName, name: str) -> ApiError:
             return ApiError(502, "kv_checksum", f"the prompt's KV cache reached {who} damaged, more than once")
         case Reason.GROUP_LOST:
             return group_lost(role, name, "it lost one of its ranks")
+        case Reason.GROUP_LEFT:
+            return group_lost(role, name, "it was told to end")
         case Reason.PEER_ENDED:
             return group_lost(role, name, "its peer group ended the request and gave no reason")
         case Reason.CLIENT_GONE:

@@ -7,7 +7,8 @@
 | decode rank 0 -> prefill rank 0         | Cancelled, in Numbered                                |
 | decode rank -> prefill rank             | Hello; Grant in Numbered; Heard                       |
 | prefill rank -> decode rank             | Hello, Refused; Commit in Numbered; Heard             |
-| rank -> rank 0 (and back)               | Join, Facts, Heartbeat (Formed, Ack)                  |
+| rank -> rank 0                          | Join, Facts, Heartbeat, Leaving, EpochEnded           |
+| rank 0 -> rank                          | Formed, Ack, Heartbeat, EpochEnded                    |
 | ring                                    | Baton, Hidden, Return, BallotBack                     |
 """
 
@@ -21,7 +22,7 @@ from tandem.core.ids import Epoch, LayerId, PageId, RankId, Room, Tick
 from tandem.core.inputs import Control, FirstToken, Frame, Knobs, Submit, Tokens
 from tandem.core.requests import Reason
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Raised whenever a message changes its meaning; part of the fingerprint."""
 
 
@@ -223,6 +224,7 @@ class Join(_Message, frozen=True):
     boot_ms: int
     limits: Limits
     fingerprint: str
+    known: Epoch = Epoch(0)  # the latest epoch that this process was a member of
 
 
 class Formed(_Message, frozen=True):
@@ -251,10 +253,28 @@ class Ack(_Message, frozen=True):
 
 
 class Heartbeat(_Message, frozen=True):
-    """I am alive; rank 0 answers in kind."""
+    """I am alive, and so far I have come; rank 0 answers in kind."""
 
     epoch: Epoch
     rank: RankId
+    tick: Tick = Tick(-1)  # the last that was stepped
+    awaiting: str = ""  # what the rank cannot go on without, such as hidden(7) or ran(7)
+    since_ms: int = 0  # for how long
+
+
+class Leaving(_Message, frozen=True):
+    """This rank was told to end: its group should finish what it has, and take nothing new."""
+
+    epoch: Epoch
+    rank: RankId
+
+
+class EpochEnded(_Message, frozen=True):
+    """The group cannot go on. Whoever finds out tells rank 0, rank 0 tells everybody: one cause in every log."""
+
+    epoch: Epoch
+    rank: RankId  # who has found out
+    cause: str
 
 
 # the ring
@@ -300,6 +320,6 @@ SaidByDecode = Grant | Cancelled
 SaidByPrefill = Commit | FirstToken | Quiet | Cancelled
 ToPrefill = Hello | Numbered[SaidByDecode] | Heard
 ToDecode = Hello | Refused | Numbered[SaidByPrefill] | Heard
-ToLeader = Join | Facts | Heartbeat
-FromLeader = Formed | Ack | Heartbeat
+ToLeader = Join | Facts | Heartbeat | Leaving | EpochEnded
+FromLeader = Formed | Ack | Heartbeat | EpochEnded
 OnRing = Baton | Return | BallotBack

@@ -62,6 +62,7 @@ class Reason(enum.Enum):
     TRANSFER_FAILED = "transfer_failed"
     PEER_ENDED = "peer_ended"  # the other group of the pair ended it and said so
     GROUP_LOST = "group_lost"
+    GROUP_LEFT = "group_left"  # it was told to end and could wait no longer
 
 
 def ending(work: Work, generated: int, token: int) -> Reason | None:

@@ -71,6 +71,13 @@ def test_the_epoch_rises_with_every_process_that_starts_anew(newer: int):
     assert formed(*after).epoch > formed(*before).epoch > 0
 
 
+@pytest.mark.parametrize("survivor", [0, 1])
+def test_the_epoch_rises_although_the_clock_of_who_starts_anew_is_behind(survivor: int):
+    before = formed(join(0), join(1)).epoch
+    left = msgspec.structs.replace(join(survivor), known=before)
+    assert formed(left, join(1 - survivor, incarnation=2, boot_ms=1)).epoch > before
+
+
 def test_ranks_with_different_models_are_both_named():
     forming = Forming(2)
     forming.on(join(0, fingerprint="abc"))

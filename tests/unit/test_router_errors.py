@@ -20,6 +20,7 @@ ANSWERS = {
     Reason.KV_CHECKSUM: (502, "kv_checksum", "server_error"),
     Reason.PEER_ENDED: (502, "group_lost", "server_error"),
     Reason.GROUP_LOST: (502, "group_lost", "server_error"),
+    Reason.GROUP_LEFT: (502, "group_lost", "server_error"),
 }
 
 
