@@ -310,6 +310,7 @@ class LeaderStore(_Link):
             self.strangers += 1
             return
         self._silence.heard(message.rank, time.monotonic())
+        self._where[message.rank] = sender  # a Join may have come late, over a connection that has ended
         match message:
             case Facts():
                 self._on_facts(message, sender)

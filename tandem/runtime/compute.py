@@ -79,13 +79,13 @@ class ComputeThread:
     def _run(self, plan: Plan, hidden: memoryview | None) -> None:
         self._tell(Started(plan.tick))
         result = self._engine.run(plan, hidden, partial(self._layer_ran, plan.tick))
-        self.ran += 1
         if isinstance(result, memoryview):
             self._outputs[plan.tick] = bytes(result)
             self._tell(Ran(plan.tick, ()))
         else:
             sampled = [row.room for row in plan.rows if row.samples]
             self._tell(Ran(plan.tick, tuple(zip(sampled, result, strict=True))))
+        self.ran += 1
 
     def _back_up(self, effect: BackUp) -> None:
         self._host.save(effect.pages, effect.host_pages)

@@ -11,7 +11,7 @@ from tandem.core.errors import Divergence
 log = logging.getLogger("tandem")
 
 END_S = 10.0
-"""For all that an incarnation has under way: a forward, writes, copies."""
+"""For all that an incarnation has under way: a forward, writes, copies. Multiplied by the timer scale."""
 EXIT_UNUSABLE = 3
 
 
@@ -53,7 +53,7 @@ class Overdue:
     It may still hold the pages, so nobody else may use them either, and only a new process is sure not to.
     """
 
-    def __init__(self, name: str, patience_s: float = END_S) -> None:
+    def __init__(self, name: str, patience_s: float) -> None:
         self._name = name
         self._patience_s = patience_s
         self._begun = False

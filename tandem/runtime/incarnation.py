@@ -49,7 +49,7 @@ class Incarnation:
         self._inbox: ThreadInbox[Thrown] = ThreadInbox()
         self._pulse = Pulse(time.monotonic())
         self._undo = contextlib.ExitStack()
-        self._overdue = Overdue(process.name)
+        self._overdue = Overdue(process.name, END_S * process.options.timer_scale)
         self._last = False  # the process ends with it
         self._serving: Serving | None = None
         self._thrown: Exception | None = None
@@ -66,8 +66,8 @@ class Incarnation:
             with contextlib.ExitStack() as first:
                 first.push(self._begin_end)
                 self._show(endpoints.member)
-                rendezvous = Rendezvous(self._process, endpoints, self._known, self, self._pulse, self._undo)
-                formed, following, store = rendezvous.wait(self._members, lambda: self.formed, self._check)
+                self._rendezvous = Rendezvous(self._process, endpoints, self._known, self, self._pulse, self._undo)
+                formed, following, store = self._rendezvous.wait(self._members, lambda: self.formed, self._check)
                 place = Place(self._inbox, self._pulse, self.throw, self._patience_s, self._undo)
                 self._serving = Serving(self._process, endpoints, formed, following, store, place)
                 self.meet(self._members())
@@ -88,8 +88,14 @@ class Incarnation:
         return question.wait(timeout_s)
 
     def meet(self, members: list[Member]) -> None:
-        """The registry has been read. A colocated rank has nobody to move KV to or from. From any thread."""
-        if self.serving and self._process.options.group.role is not RoleName.COLOCATED:
+        """The registry has been read: whom to move KV to or from, and who of the ring has a successor. From any
+        thread.
+        """
+        if not self.serving:
+            return
+        if (rank := self._rendezvous.successor(members)) is not None:
+            self.throw(EpochOver(f"rank {rank} came back as another process"))
+        elif self._process.options.group.role is not RoleName.COLOCATED:
             self._inbox.put(NewMembers(members))
 
     def leave(self, times: int) -> None:
@@ -154,7 +160,7 @@ class Incarnation:
             self._show(msgspec.structs.replace(serving.member, epoch=Epoch(0)))
 
     def _patience_s(self) -> float:
-        return LEAVE_S if self._last else END_S
+        return LEAVE_S if self._last else END_S * self._process.options.timer_scale
 
     def _fence(self, endpoints: Endpoints) -> None:
         """Nothing that was meant for this incarnation lands from now on. The end of the process does that as well."""

@@ -62,7 +62,7 @@ class Rendezvous:
         self._listener = listener
         self._pulse = pulse
         self._undo = undo
-        self._met: tuple[int, ...] = ()  # incarnations of the ring that this rank is connected to
+        self._met: list[Member] = []  # the ring that this rank is connected to
         self._next = NextRank(None, None)
         self._store: PPConsensusStore | None = None
 
@@ -81,18 +81,22 @@ class Rendezvous:
             size, scale = self._options.group.size, self._options.timer_scale
             join = self._join()
             self._start(LeaderStore(self._endpoints.leader, size, join, self._listener, self._pulse, scale))
-        while (agreed := formed()) is None or agreed.incarnations != self._met or self._store is None:
+        while (agreed := formed()) is None or agreed.incarnations != _incarnations(self._met) or self._store is None:
             ring = self._ring(members())
             check(missing := self._missing(ring))
-            incarnations = tuple(member.incarnation for member in ring)
-            if len(ring) == self._options.group.size and incarnations != self._met:
+            if len(ring) == self._options.group.size and _incarnations(ring) != _incarnations(self._met):
                 self._connect(ring)  # also when a rank has come back as another process
-                self._met = incarnations
+                self._met = ring
             if time.monotonic() > complain_s:
                 log.warning("%s waits for its ring: %s", self._process.name, missing)
                 complain_s += FORMING_S
             time.sleep(LOOK_S)
         return agreed, self._next, self._store
+
+    def successor(self, members: list[Member]) -> RankId | None:
+        """The first rank of the ring whose place another process has taken: it was started later."""
+        boots = {member.rank: member.boot_ms for member in members if member.group == self._options.group}
+        return next((met.rank for met in self._met if boots.get(met.rank, met.boot_ms) > met.boot_ms), None)
 
     def _missing(self, ring: list[Member]) -> str:
         """Who is not there, for people: rank 0 knows who has joined, the others who is registered."""
@@ -131,7 +135,7 @@ class Rendezvous:
         if options.rank != LEADER:
             if self._store is not None:
                 self._store.stop()
-            leader = sockets.connect(zmq.DEALER, ring[0].leader)
+            leader = sockets.connect(zmq.DEALER, ring[0].leader, last_words=True)
             self._start(FollowerStore(leader, self._join(), self._listener, self._pulse, options.timer_scale))
 
     def _join(self) -> Join:
@@ -144,6 +148,10 @@ class Rendezvous:
         self._store = store
         self._undo.callback(store.stop)
         store.start()
+
+
+def _incarnations(ring: list[Member]) -> tuple[int, ...]:
+    return tuple(member.incarnation for member in ring)
 
 
 def most_tokens(options: RankOptions) -> int:

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import secrets
 import signal
 import subprocess
 import sys
@@ -67,15 +66,15 @@ class ByHand:
 
     # processes
 
-    def start(self, *names: str) -> None:
-        """Start these ranks."""
+    def start(self, *names: str, more: Sequence[str] = ()) -> None:
+        """Start these ranks, with more arguments than all others have."""
         for name in names:
             group, _, rank = name.partition(".")
             flags = [f"--group={group}", f"--rank={rank}", f"--pp-size={self._size}", f"--run-dir={self.folder}"]
             command = [*self._entry, ROLES[group[0]], *flags, f"--dump-dir={self.dumps}", *self._common]
             with open(self.folder / f"{name}.log", "ab") as log:
                 self.processes[name] = subprocess.Popen(
-                    [*command, *self._arguments], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                    [*command, *self._arguments, *more], stdin=subprocess.DEVNULL, stdout=log, stderr=log
                 )
 
     def start_router(self, *arguments: str) -> None:
@@ -149,16 +148,19 @@ class ByHand:
         return max(eventually(epochs, f"{groups} serve in an epoch above {above}\n{self.stderr()}"))
 
     def usable(self) -> None:
-        """Wait until the router can place a request."""
+        """Wait until the router has heard every group in the epoch that the registry shows."""
 
-        def ready() -> bool:
-            try:
-                with urllib.request.urlopen(f"{self.url}/readyz", timeout=ANSWER_S) as answer:
-                    return bool(answer.status == 200)
-            except urllib.error.URLError:
-                return False
+        def heard() -> bool:
+            usable = [worker for worker in self.workers() if worker["usable"]]
+            seen = {f"{one['name']}.{member['rank']}": member["epoch"] for one in usable for member in one["members"]}
+            return seen == {name: member.epoch for name, member in self.members().items()}
 
-        eventually(ready, "the router is ready")
+        eventually(heard, "the router has heard all groups")
+
+    def workers(self) -> list[State]:
+        """The groups, as the router knows them."""
+        with urllib.request.urlopen(f"{self.admin_url}/workers", timeout=ANSWER_S) as answer:
+            return list(json.load(answer)["workers"])
 
     def dumped(self) -> list[Path]:
         """The flight records that were left behind."""
@@ -179,8 +181,3 @@ def pair(*arguments: str, **how: Any) -> Iterator[ByHand]:
         cluster.formed("p0", "d0")
         cluster.usable()
         yield cluster
-
-
-def token() -> str:
-    """Nobody else's."""
-    return secrets.token_hex(4)
