@@ -80,14 +80,16 @@ class Stage:
         except (Stopped, Unusable, ConfigError):
             raise
         except (EpochOver, Divergence) as error:
-            log.info("%s forms its ring again, after: %s", self._name, error)
-        except Exception:
+            cause = str(error)
+        except Exception as error:
             if incarnation.formed is None:
                 raise  # it would happen again at once
-            log.exception("a bug of ours; %s forms its ring again", self._name)
+            log.exception("a bug of ours")
+            cause = repr(error)
         self._past, self._incarnation = incarnation.past, None
         if self._told:
             raise Stopped
+        log.info("%s forms its ring again, after: %s", self._name, cause)
 
     # what others have to say
 
