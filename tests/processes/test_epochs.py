@@ -102,6 +102,22 @@ def test_a_killed_rank_is_noticed_named_and_replaced_and_the_others_keep_their_w
     assert loaded(cluster, victim) == 2
 
 
+def test_ranks_may_die_while_their_ring_forms_again(cluster: ByHand) -> None:
+    answers_right(cluster)
+    before = epoch(cluster, "d0.0")
+    cluster.kill("d0.1")
+    forming(cluster, "d0.0")
+    cluster.kill("d0.0")
+    cluster.start("d0.0")
+    eventually(lambda: "d0.0" in cluster.members() and not cluster.members()["d0.0"].epoch, "it is back, alone")
+    cluster.start("d0.1")
+    eventually(lambda: loaded(cluster, "d0.1") == 2, "the other one is back")
+    cluster.kill("d0.1")
+    cluster.start("d0.1")
+    cluster.formed("d0", above=before)
+    answers_right(cluster)
+
+
 @pytest.mark.parametrize("victim", ["p0.0", "d0.1"])
 def test_a_rank_that_is_back_before_anybody_missed_it_is_another_process(victim: str, cluster: ByHand) -> None:
     answers_right(cluster)
