@@ -40,10 +40,7 @@ class Edges:
 
     def open(self, group: str) -> Transport:
         """The group's transport, made if need be. Raises what `make` raises, ConnectionError for one group too many."""
-        with self._lock(group):
-            if group not in self._edges:
-                self._edges[group] = _Edge(self._spare_or_new())
-            return self._edges[group].transport
+        return self._edge(group).transport
 
     def connect(self, peer: Hello, deadline_s: float) -> Transport:
         """The transport of a peer's group, which can reach it now. Raises OSError, and what `open` raises.
@@ -51,14 +48,12 @@ class Edges:
         A transport takes whoever is at an endpoint for who was there before, and what it knows of it is out of date
         then. So another incarnation at a known endpoint gets a new transport.
         """
-        self.open(peer.group)
-        edge = self._edges.get(peer.group)
-        if edge is not None and edge.met.setdefault(peer.endpoint, peer.incarnation) != peer.incarnation:
+        edge = self._edge(peer.group)
+        if edge.met.setdefault(peer.endpoint, peer.incarnation) != peer.incarnation:
             self.fence(peer.group)
             return self.connect(peer, deadline_s)
-        transport = self.open(peer.group)
-        transport.connect(peer, deadline_s)
-        return transport
+        edge.transport.connect(peer, deadline_s)
+        return edge.transport
 
     @contextmanager
     def using(self, group: str) -> Iterator[Transport | None]:
@@ -96,6 +91,13 @@ class Edges:
             self.fence(group)
         while self._spare:
             self._spare.pop().close()
+
+    def _edge(self, group: str) -> _Edge:
+        """The group's edge, made if need be."""
+        with self._lock(group):
+            if group not in self._edges:
+                self._edges[group] = _Edge(self._spare_or_new())
+            return self._edges[group]
 
     def _spare_or_new(self) -> Transport:
         try:

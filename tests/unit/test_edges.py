@@ -1,7 +1,8 @@
 """One transport per peer group: made when needed, ended by a fence that waits for writes, and only by that."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from peer_rig import ReachingTransport, Transports, hello
@@ -109,6 +110,25 @@ def test_another_incarnation_at_a_known_endpoint_gets_a_new_transport(transports
     assert edges.connect(at("host:1", 2), 1.0) is transports.made[1]
     assert transports.made[0].closed
     assert edges.connect(at("host:1", 2), 1.0) is transports.made[1]
+
+
+def test_two_incarnations_at_one_endpoint_never_share_a_transport(
+    transports: Transports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor when a fence comes right after the one that the first was met with has been opened."""
+    edges = Edges(transports)
+    edges.open("p")
+    lock = edges._lock
+
+    @contextmanager
+    def locked_then_fenced(group: str) -> Iterator[None]:
+        with lock(group):
+            yield
+        monkeypatch.undo()
+        edges.fence(group)
+
+    monkeypatch.setattr(edges, "_lock", locked_then_fenced)
+    assert edges.connect(at("host:1", 1), 1.0) is not edges.connect(at("host:1", 2), 1.0)
 
 
 def test_a_silent_endpoint_is_an_error(transports: Transports) -> None:
