@@ -46,11 +46,12 @@ class Edges:
         """The transport of a peer's group, which can reach it now. Raises OSError, and what `open` raises.
 
         A transport takes whoever is at an endpoint for who was there before, and what it knows of it is out of date
-        then. So another incarnation at a known endpoint gets a new transport.
+        then. So another incarnation at a known endpoint gets a new transport. If the old one could not be ended then,
+        it is used by nobody any more, and whoever connects next tries to end it again.
         """
         edge = self._edge(peer.group)
-        if edge.met.setdefault(peer.endpoint, peer.incarnation) != peer.incarnation:
-            self.fence(peer.group)
+        if edge.gate.shut or edge.met.setdefault(peer.endpoint, peer.incarnation) != peer.incarnation:
+            self._end(peer.group, edge)
             return self.connect(peer, deadline_s)
         edge.transport.connect(peer, deadline_s)
         return edge.transport
@@ -75,15 +76,10 @@ class Edges:
         """
         if group not in self._locks:
             return  # it has never been met
-        with self._lock(group):
+        with self._lock(group):  # one that is being made counts
             edge = self._edges.get(group)
-            if edge is None:
-                return
-            edge.gate.close(0)
-            edge.transport.close()  # ends the writes under way, or waits for them
-            if not edge.gate.close(LEAVE_S):
-                raise TimeoutError(f"a write to {group} has not ended within {LEAVE_S:.0f} s")
-            del self._edges[group]
+        if edge is not None:
+            self._end(group, edge)
 
     def close(self) -> None:
         """End all transports. Raises OSError like `fence`."""
@@ -91,6 +87,17 @@ class Edges:
             self.fence(group)
         while self._spare:
             self._spare.pop().close()
+
+    def _end(self, group: str, edge: _Edge) -> None:
+        """See `fence`. Does nothing if somebody else has ended it: the group may have its next one already."""
+        with self._lock(group):
+            if self._edges.get(group) is not edge:
+                return
+            edge.gate.close(0)
+            edge.transport.close()  # ends the writes under way, or waits for them
+            if not edge.gate.close(LEAVE_S):
+                raise TimeoutError(f"a write to {group} has not ended within {LEAVE_S:.0f} s")
+            del self._edges[group]
 
     def _edge(self, group: str) -> _Edge:
         """The group's edge, made if need be."""

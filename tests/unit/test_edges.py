@@ -131,6 +131,39 @@ def test_two_incarnations_at_one_endpoint_never_share_a_transport(
     assert edges.connect(at("host:1", 1), 1.0) is not edges.connect(at("host:1", 2), 1.0)
 
 
+def test_two_ranks_whose_group_has_restarted_end_the_old_transport_once(
+    transports: Transports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find out that it is old; the second one leaves the new one to the first."""
+    edges = Edges(transports)
+    for endpoint in ("host:1", "host:2"):
+        edges.connect(at(endpoint), 1.0)
+    lock = edges._lock
+
+    @contextmanager
+    def locked_and_then_overtaken(group: str) -> Iterator[None]:
+        with lock(group):
+            yield
+        monkeypatch.undo()
+        edges.connect(at("host:1", 2), 1.0)
+
+    monkeypatch.setattr(edges, "_lock", locked_and_then_overtaken)
+    assert edges.connect(at("host:2", 2), 1.0) is transports.made[1]
+    assert [transport.closed for transport in transports.made] == [True, False]
+
+
+def test_a_transport_that_could_not_be_ended_is_no_dead_end_for_the_others_of_its_group(
+    transports: Transports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank for whose sake it was to end may never call again."""
+    monkeypatch.setattr(edges_module, "LEAVE_S", 0.0)
+    edges = Edges(transports)
+    edges.connect(at("host:1"), 1.0)
+    with edges.using("p"), pytest.raises(TimeoutError, match="a write to p"):
+        edges.connect(at("host:1", 2), 1.0)
+    assert edges.connect(at("host:2"), 1.0) is transports.made[1]
+
+
 def test_a_silent_endpoint_is_an_error(transports: Transports) -> None:
     edges = Edges(transports)
     transports.made[0].dead.add("host:1")
