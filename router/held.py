@@ -16,7 +16,9 @@ ANSWER_S = 1.0
 class State(msgspec.Struct):
     """The part of a rank's /state that is about them."""
 
-    held: list[HeldRoom]
+    ready: bool
+    held: list[HeldRoom] = []
+    waiting_for: str = ""
 
 
 async def held_pages(groups: Sequence[Watched], scale: float) -> HeldPages:
@@ -27,14 +29,21 @@ async def held_pages(groups: Sequence[Watched], scale: float) -> HeldPages:
     rooms: list[HeldRoom] = []
     for name, answer in heard.items():
         try:
-            rooms += _read(answer)
-        except (ValueError, msgspec.DecodeError) as error:
-            silent[name] = f"it answers with what cannot be read: {error}"
+            rooms += read(answer)
+        except ValueError as error:
+            silent[name] = str(error)
     rooms.sort(key=lambda room: room.age_ms, reverse=True)
     return HeldPages(rooms, {**missing, **silent})
 
 
-def _read(heard: Heard) -> list[HeldRoom]:
+def read(heard: Heard) -> list[HeldRoom]:
+    """Raises ValueError that says why the answer tells of no pages."""
     if heard.status != 200:
-        raise ValueError(f"status {heard.status}")
-    return msgspec.json.decode(heard.body, type=State).held
+        raise ValueError(f"it answers with status {heard.status}")
+    try:
+        state = msgspec.json.decode(heard.body, type=State)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it answers with what cannot be read: {error}") from None
+    if not state.ready:
+        raise ValueError(f"it is not ready: waiting for {state.waiting_for}")
+    return state.held

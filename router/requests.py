@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from router.attempt import Attempt
 from router.errors import ApiError, client_gone, deadline_passed, group_lost, overloaded, slow_reader
 from router.exchange import Exchange
 from router.placement import Route
@@ -122,8 +123,8 @@ class Requests:
             self._fail(exchange, slow_reader(), Reason.CLIENT_GONE)
 
     def _on_done(self, exchange: Exchange, role: RoleName, done: Done) -> None:
-        stream = exchange.stream
-        if done.room == exchange.attempt.room and exchange.retries[done.reason] < RETRIES_MAX.get(done.reason, 0):
+        stream, attempt = exchange.stream, exchange.attempt
+        if done.room == attempt.room and exchange.retries[done.reason] < RETRIES_MAX.get(done.reason, 0):
             exchange.retries[done.reason] += 1
             self._go_on(exchange)
             return
@@ -132,9 +133,12 @@ class Requests:
             self._close(exchange, Reason.PEER_ENDED)
         elif stream.awaits_reason:
             at = self._clock.time() + self._peer_wait_s
-            exchange.timers.append(self._clock.call_at(at, lambda: self._on_no_reason(exchange)))
+            exchange.timers.append(self._clock.call_at(at, lambda: self._on_no_reason(exchange, attempt)))
 
-    def _on_no_reason(self, exchange: Exchange) -> None:
+    def _on_no_reason(self, exchange: Exchange, attempt: Attempt) -> None:
+        """The time is up to say why an attempt ended. The next one has a time of its own."""
+        if exchange.attempt is not attempt:
+            return
         exchange.stream.no_reason_came()
         if exchange.end is not None:
             self._close(exchange, Reason.PEER_ENDED)

@@ -147,7 +147,7 @@ def rank_command(
     transfer_consensus: flags.TransferConsensus = LIMITS.transfer_consensus,
     quiesce_ms: flags.QuiesceMs = LIMITS.quiesce_ms,
     checksum_sample: flags.ChecksumSample = LIMITS.checksum_sample,
-    http_host: Annotated[str, Option(help="Address of /livez, /readyz and /state.")] = "127.0.0.1",
+    http_host: Annotated[str, Option(help="Address of /livez, /readyz, /state and /timelines.")] = "127.0.0.1",
     http_port: flags.Port = 0,
     disaggregation_transfer_backend: flags.TransferBackend = "mooncake",
     transport_protocol: flags.TransportProtocol = "tcp",

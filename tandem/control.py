@@ -36,9 +36,16 @@ def control(order: Order, group: str, admin_url: str) -> int:
     """Pass the order on. Raises ConfigError with what the router says, or who answers in its place."""
     if order is Order.RELEASE:
         raise ConfigError("the order is release: it is about a peer group; use `tandem kv release GROUP PEER`")
-    tell(admin_url, f"workers/{quote(group, safe='')}/{order.value}")
+    tell(admin_url, f"workers/{named('--group', group)}/{order.value}")
     print(f"group {group} is told to {order.value}")
     return 0
+
+
+def named(what: str, name: str) -> str:
+    """A name within a path. Raises ConfigError for an empty one: that would be another path."""
+    if not name.strip():
+        raise ConfigError(f"{what} is empty: name one")
+    return quote(name, safe="")
 
 
 def tell(admin_url: str, path: str) -> None:

@@ -36,7 +36,8 @@ def check_options(options: DoctorOptions) -> None:
 
 def parse_place(flag: str, text: str) -> tuple[str, int]:
     """Host and port of `10.0.0.1:7000` or `[fe80::1]:7000`. Raises ConfigError that names the flag."""
-    host, _, port = text.rpartition(":")
+    place, _, port = text.rpartition(":")
+    host = place.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ConfigError(f"{flag} is {text!r}: give host and port, such as 10.0.0.1:7000")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host, int(port)

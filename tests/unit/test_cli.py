@@ -1,6 +1,7 @@
 """The command line: what it says, what it refuses, and that it reads exactly what `commands` writes."""
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -236,6 +237,11 @@ REFUSED = [
     (f"sim --seeds {HUGE}", [f"--seeds is '{HUGE}'"]),
     ("doctor --listen h:1 --connect h:1", ["--listen and --connect", "one of them on each"]),
     ("doctor --listen 7000", ["--listen is '7000'", "10.0.0.1:7000"]),
+    ("doctor --connect []:7000", ["--connect is '[]:7000'", "10.0.0.1:7000"]),
+    ("trace '' --admin-url http://127.0.0.1:1", ["REQUEST_ID is empty"]),
+    ("kv release '' p0 --admin-url http://127.0.0.1:1", ["GROUP is empty"]),
+    ("kv release d0 '' --admin-url http://127.0.0.1:1", ["PEER is empty"]),
+    ("control drain --group '' --admin-url http://127.0.0.1:1", ["--group is empty"]),
     ("doctor --connect [::1]:99999", ["--connect is '[::1]:99999'"]),
     ("doctor --connect h:1", ["--connect needs --cluster-secret-file", "umask 077"]),
     ("doctor --connect h:1 --cluster-secret-file /no", ["cluster-secret-file", "/no"]),
@@ -247,7 +253,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("line", "words"), REFUSED, ids=[line for line, _ in REFUSED])
 def test_what_is_wrong_is_said_in_one_line(capsys, line, words):
-    assert cli.run(line.split()) == 2
+    assert cli.run(shlex.split(line)) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.count("\n") == 1, output.err
