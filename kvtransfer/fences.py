@@ -36,6 +36,7 @@ class Fences:
 
     def ask(self, group: str) -> None:
         """Fence what leads to a group. Nobody of it may be greeted from now on."""
+        log.info("%s is being fenced off: no page is free before that", group)
         self._going_on[group] += 1
         self._asked.append(group)
 
@@ -67,6 +68,7 @@ class Fences:
                 return self._done.total() > before
             self._going_on[group] -= 1
             self._done[group] += 1
+            log.info("%s is fenced off", group)
 
     def tick(self, now_s: float) -> None:
         """Complain about those that take long."""
