@@ -218,6 +218,8 @@ REFUSED = [
         ["--transport-protocol has no meaning with --disaggregation-transfer-backend shm", "mooncake"],
     ),
     (f"{DECODE} --disaggregation-transfer-backend shm --transport-device m", ["--transport-device has no meaning"]),
+    (f"{DECODE} --transport-device mlx5_0", ["--transport-device is 'mlx5_0'", "--transport-protocol rdma"]),
+    ("doctor --transport-device mlx5_0", ["--transport-device is 'mlx5_0'", "--transport-protocol rdma"]),
     (f"{DECODE} --record-dir /proc/no", ["--record-dir is '/proc/no'", "No such file"]),
     (f"{DECODE} --dump-dir /proc", ["--dump-dir is '/proc'"]),
     (f"{DECODE} --transport-fallback tcp", ["--transport-fallback is tcp", "--transport-protocol rdma"]),
