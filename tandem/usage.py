@@ -12,6 +12,7 @@ def explain(error: typer.TyperException, arguments: Sequence[str]) -> str:
     text = error.format_message()
     if found := re.fullmatch(r"Invalid value for '(?P<flag>--[\w-]+)': (?P<fault>.*)", text, re.DOTALL):
         flag, fault = found["flag"], found["fault"]
+        fault = fault.removeprefix("Value error, ")
         text = f"{flag} is {written_after(flag, arguments)!r}: {fault[:1].lower()}{fault[1:]}"
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else "tandem"
