@@ -331,8 +331,8 @@ def test_what_the_router_says_is_printed(server: Server, capsys: pytest.CaptureF
 @pytest.mark.parametrize("server", [(404, error("unknown_request", "no rank remembers it"))], indirect=True)
 def test_the_admin_url_may_come_from_the_environment(server: Server, capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TANDEM_ADMIN_URL", server.url)
-    assert cli.run(["trace", "a b/c"]) == 2
-    assert server.paths == ["/transfers/a%20b%2Fc"]
+    assert cli.run(["trace", "a b?c"]) == 2
+    assert server.paths == ["/transfers/a%20b%3Fc"]
     assert capsys.readouterr().err == "tandem: the router refuses: no rank remembers it\n"
 
 
