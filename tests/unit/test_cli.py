@@ -234,6 +234,8 @@ REFUSED = [
     ("up --model fake:8 --port 0 --host 192.0.2.1", ["--host is '192.0.2.1'", "no address of this host"]),
     ("router --registry-url r --cluster-secret-file /dev/null --host=", ["--host is empty"]),
     ("router --registry-url r --cluster-secret-file /dev/null --admin-host=", ["--admin-host is empty"]),
+    ("up --page-size", ["'--page-size' requires an argument", "tandem up --help"]),
+    ("control", ["Missing argument 'order'", "pause", "tandem control --help"]),
     ("kv", ["Missing command", "tandem kv --help"]),
     ("router --registry-url redis://h --cluster-secret-file /no", ["--cluster-secret-file", "/no"]),
     ("router --registry-url r --cluster-secret-file /s --request-timeout inf", ["--request-timeout is 'inf'", "86400"]),
@@ -283,6 +285,11 @@ def test_help_is_on_standard_output(capsys, arguments):
     output = capsys.readouterr()
     assert output.err == ""
     assert "Usage: tandem" in output.out
+
+
+def test_the_benchmarks_are_listed(capsys):
+    assert cli.run(["bench"]) == 0
+    assert "transfer, overlap" in capsys.readouterr().out
 
 
 def test_generate_writes_the_text_and_the_figures_apart(capsys):
