@@ -40,6 +40,7 @@ class Fences:
 
     def ask(self, group: str) -> None:
         """Fence what leads to a group. Nobody of it may be greeted from now on."""
+        log.info("%s is being fenced off: no page is free before that", group)
         self._asked[group] = None
 
     def begin(self) -> None:
@@ -71,6 +72,7 @@ class Fences:
                 return self._done.total() > before
             del self._begun[group]
             self._done[group] += 1
+            log.info("%s is fenced off", group)
 
     def tick(self, now_s: float) -> None:
         """Complain about those that take long."""

@@ -126,7 +126,7 @@ class Requests:
         stream, attempt = exchange.stream, exchange.attempt
         if done.room == attempt.room and exchange.retries[done.reason] < RETRIES_MAX.get(done.reason, 0):
             exchange.retries[done.reason] += 1
-            self._go_on(exchange)
+            self._go_on(exchange, done.reason.value)
             return
         stream.on_done(role, done)
         if stream.end is not None:
@@ -151,9 +151,9 @@ class Requests:
         if exchange.evictions > EVICTIONS_MAX:
             self._fail(exchange, overloaded(exchange.evictions), Reason.PEER_ENDED)
         else:
-            self._go_on(exchange)
+            self._go_on(exchange, "evicted")
 
-    def _go_on(self, exchange: Exchange) -> None:
+    def _go_on(self, exchange: Exchange, why: str) -> None:
         """Submit it anew, with the tokens that it has."""
         attempt = exchange.attempt
         try:
@@ -164,7 +164,8 @@ class Requests:
         for name in attempt.groups.values():
             self._send(name, Cancel(attempt.room, Reason.PEER_ENDED))  # who has ended the room already ignores it
         exchange.stream.go_on(route)
-        log.info("request %s goes on after %d tokens on %s", exchange.attempt.room, exchange.count, route)
+        room = exchange.attempt.room
+        log.info("request %s goes on after %d tokens on %s: %s", room, exchange.count, route, why)
         self._submit(exchange)
 
     def _on_abandoned(self, exchange: Exchange) -> None:

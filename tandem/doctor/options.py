@@ -3,6 +3,7 @@
 import msgspec
 
 from kvtransfer.transports.mooncake import Protocol
+from tandem.core.config import check_device
 from tandem.core.errors import ConfigError
 
 
@@ -24,6 +25,7 @@ def check_options(options: DoctorOptions) -> None:
     """Raises ConfigError for flags that cannot be read or do not go together."""
     if options.listen and options.connect:
         raise ConfigError("--listen and --connect are for two hosts: give one of them on each")
+    check_device(options.transport_protocol, options.transport_device)
     for flag, place in (("--listen", options.listen), ("--connect", options.connect)):
         if place:
             parse_place(flag, place)

@@ -248,6 +248,15 @@ def test_a_group_that_was_never_met_is_fenced_at_once(rig: Rig) -> None:
     rig.until_heard(decode, Fenced("x"))
 
 
+def test_the_log_tells_when_a_fence_begins_and_when_it_is_done(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    _, decode = pair(rig)
+    with caplog.at_level(logging.INFO):
+        decode.fence("p")
+        assert "p is being fenced off" in caplog.text
+        rig.until_heard(decode, PeerLost("p", FIRST), Fenced("p"), PeerOpened(hello("p")))
+    assert "p is fenced off" in caplog.text
+
+
 def test_a_fence_that_fails_is_logged_and_tried_again(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
