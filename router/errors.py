@@ -80,6 +80,13 @@ def unknown_group(name: str) -> ApiError:
     return ApiError(404, "unknown_group", f"there is no group {name[:64]!r}; see /workers", "group")
 
 
+def no_peer(group: str, peer: str) -> ApiError:
+    """An operator named a peer group that a group has nothing to do with."""
+    told = "see /workers for groups that serve, /held for those that pages are held for"
+    text = f"{group} has no peer group {peer[:64]!r}; {told}"
+    return ApiError(404, "unknown_peer", text, "peer")
+
+
 def unreachable(name: str) -> ApiError:
     """A group that is known, but not connected, or does not take its messages."""
     return ApiError(503, "group_unreachable", f"group {name} cannot be told now; see /workers", retry_after_s=1)

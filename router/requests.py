@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from router.attempt import Attempt
 from router.errors import ApiError, client_gone, deadline_passed, group_lost, overloaded, slow_reader
 from router.exchange import Exchange
 from router.placement import Route
@@ -122,19 +123,22 @@ class Requests:
             self._fail(exchange, slow_reader(), Reason.CLIENT_GONE)
 
     def _on_done(self, exchange: Exchange, role: RoleName, done: Done) -> None:
-        stream = exchange.stream
-        if done.room == exchange.attempt.room and exchange.retries[done.reason] < RETRIES_MAX.get(done.reason, 0):
+        stream, attempt = exchange.stream, exchange.attempt
+        if done.room == attempt.room and exchange.retries[done.reason] < RETRIES_MAX.get(done.reason, 0):
             exchange.retries[done.reason] += 1
-            self._go_on(exchange)
+            self._go_on(exchange, done.reason.value)
             return
         stream.on_done(role, done)
         if stream.end is not None:
             self._close(exchange, Reason.PEER_ENDED)
         elif stream.awaits_reason:
             at = self._clock.time() + self._peer_wait_s
-            exchange.timers.append(self._clock.call_at(at, lambda: self._on_no_reason(exchange)))
+            exchange.timers.append(self._clock.call_at(at, lambda: self._on_no_reason(exchange, attempt)))
 
-    def _on_no_reason(self, exchange: Exchange) -> None:
+    def _on_no_reason(self, exchange: Exchange, attempt: Attempt) -> None:
+        """The time is up to say why an attempt ended. The next one has a time of its own."""
+        if exchange.attempt is not attempt:
+            return
         exchange.stream.no_reason_came()
         if exchange.end is not None:
             self._close(exchange, Reason.PEER_ENDED)
@@ -147,9 +151,9 @@ class Requests:
         if exchange.evictions > EVICTIONS_MAX:
             self._fail(exchange, overloaded(exchange.evictions), Reason.PEER_ENDED)
         else:
-            self._go_on(exchange)
+            self._go_on(exchange, "evicted")
 
-    def _go_on(self, exchange: Exchange) -> None:
+    def _go_on(self, exchange: Exchange, why: str) -> None:
         """Submit it anew, with the tokens that it has."""
         attempt = exchange.attempt
         try:
@@ -160,7 +164,8 @@ class Requests:
         for name in attempt.groups.values():
             self._send(name, Cancel(attempt.room, Reason.PEER_ENDED))  # who has ended the room already ignores it
         exchange.stream.go_on(route)
-        log.info("request %s goes on after %d tokens on %s", exchange.attempt.room, exchange.count, route)
+        room = exchange.attempt.room
+        log.info("request %s goes on after %d tokens on %s: %s", room, exchange.count, route, why)
         self._submit(exchange)
 
     def _on_abandoned(self, exchange: Exchange) -> None:

@@ -14,7 +14,7 @@ from router.completions import Completions
 from router.edge import answer, install
 from router.errors import shutting_down
 from router.format import Dialect
-from router.held import held_pages
+from router.held import check_peer, held_pages
 from router.orders import KnobsBody, control_of, knobs_of
 from router.schema import Body, ChatBody, CompletionBody, components
 from router.service import Service
@@ -75,7 +75,11 @@ def build_admin_app(service: Service) -> FastAPI:
 
     @app.post("/workers/{group}/{order}", status_code=202)
     async def order(group: str, order: str, peer: str = "") -> dict[str, str]:
-        service.tell(group, control_of(order, peer))
+        told = control_of(order, peer)
+        service.limits(group)
+        if told.peer:
+            await check_peer(service.membership.groups(), group, told.peer, service.rules.timer_scale)
+        service.tell(group, told)
         return {"group": group, "order": order}
 
     @app.get("/held")

@@ -16,6 +16,7 @@ from router.errors import ApiError, deadline_passed, outgrown, shutting_down, st
 from router.exchange import Exchange
 from router.format import Dialect
 from router.membership import Change, Connect, Drop, Lost, Membership, State
+from router.orders import words
 from router.placement import RoundRobin, Route, routes
 from router.ports import Model
 from router.requests import Requests
@@ -191,7 +192,7 @@ class Service:
         self.limits(group)
         if not self.upstream.send(group, order):
             raise unreachable(group)
-        log.info("group %s is told: %s", group, order)
+        log.info("group %s is told: %s", group, words(order))
         if isinstance(order, Control):
             self.membership.on_order(group, order.order)
 

@@ -20,7 +20,6 @@ from tandem.core.config import (
     RoleName,
     RouterOptions,
     check_limits,
-    check_transport,
     parse_partition,
     split_layers,
 )
@@ -90,6 +89,7 @@ def up(
     from tandem.local.wanted import Wanted, rings_of
 
     check_kind(context)
+    flags.check_host("--host", host)
     wanted = Wanted(
         model=model or bundled_model(),
         served_model_name=served_model_name,
@@ -147,7 +147,7 @@ def rank_command(
     transfer_consensus: flags.TransferConsensus = LIMITS.transfer_consensus,
     quiesce_ms: flags.QuiesceMs = LIMITS.quiesce_ms,
     checksum_sample: flags.ChecksumSample = LIMITS.checksum_sample,
-    http_host: Annotated[str, Option(help="Address of /livez, /readyz and /state.")] = "127.0.0.1",
+    http_host: Annotated[str, Option(help="Address of /livez, /readyz, /state and /timelines.")] = "127.0.0.1",
     http_port: flags.Port = 0,
     disaggregation_transfer_backend: flags.TransferBackend = "mooncake",
     transport_protocol: flags.TransportProtocol = "tcp",
@@ -216,8 +216,8 @@ def serve_rank(options: RankOptions) -> int:
     """Hand over to the role's main."""
     from tandem.runtime.places import check_file, check_folder
 
+    flags.check_rank(options)
     check_file("--cluster-secret-file", options.secret_file)
-    check_transport(options)
     check_folder("--dump-dir", options.dump_dir)
     check_folder("--record-dir", options.record_dir)
     match options.group.role:
@@ -270,6 +270,7 @@ def serve_router(options: RouterOptions) -> int:
     """Hand over to the router's main."""
     from tandem.runtime.places import check_file
 
+    flags.check_router(options)
     check_file("--cluster-secret-file", options.secret_file)
     from router.main import serve
 

@@ -167,8 +167,9 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_transport(options: RankOptions) -> None:
-    """Raises ConfigError for an order to Mooncake where another backend moves the KV cache: it would do nothing."""
+    """Raises ConfigError for an order to Mooncake that would do nothing, as it moves no KV or uses no RDMA."""
     if options.transfer_backend == "mooncake":
+        check_device(options.transport_protocol, options.transport_device)
         return
     for field, default in (("transport_protocol", "tcp"), ("transport_device", "")):
         if getattr(options, field) != default:
@@ -176,6 +177,12 @@ def check_transport(options: RankOptions) -> None:
                 f"--{field.replace('_', '-')} has no meaning with --disaggregation-transfer-backend "
                 f"{options.transfer_backend}: leave it out, or use mooncake"
             )
+
+
+def check_device(protocol: str, device: str) -> None:
+    """Raises ConfigError for an RDMA device where nobody uses RDMA."""
+    if device and protocol != "rdma":
+        raise ConfigError(f"--transport-device is {device!r}: give it only with --transport-protocol rdma")
 
 
 class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):

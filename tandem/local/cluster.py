@@ -1,5 +1,6 @@
 """A whole cluster on this machine, as processes: what `tandem up` runs."""
 
+import errno
 import socket
 import sys
 
@@ -63,7 +64,9 @@ def check_port(flag: str, host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
-    except (OSError, OverflowError) as error:
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(f"--host is {host!r}: it is no address of this host") from None
         text = f"{flag} is {port}: {host}:{port} cannot be used, {error}; give another, or 0 for any free one"
         raise ConfigError(text) from None
 

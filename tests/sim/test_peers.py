@@ -62,6 +62,7 @@ class Pair:
     def post(self, pages: int = 1) -> None:
         """A write from rank 0 to rank 0, of ones, for a room that holds its pages at both ends."""
         self.world.client.submitted(WORK, PAIR, 0, 1_000_000)
+        self.world.client.lost(ROOM)  # the router has not sent it to anybody
         for node in self.world.nodes:
             held = node.rank.scheduler.role.pool.allocate(ROOM, pages)
         for page in held:

@@ -209,7 +209,7 @@ def test_s28_the_writer_dies_mid_transfer():
     fences = [node.peers.fences for node in run.world.ranks("d0")]
     run.until(lambda: not run.held("d0", 1) or all(done["p0"] for done in fences))
     assert run.held("d0", 1)
-    assert run.ended() == {1: Reason.GROUP_LOST}
+    assert run.ended()[1] in (Reason.GROUP_LOST, Reason.TRANSFER_FAILED), "whoever noticed first"
     run.submit(work(2))
     assert run.ended()[2] is Reason.LENGTH
 
@@ -308,7 +308,7 @@ def test_s33_a_dead_prefill_group_holds_nobody_up():
     run.within(10_000)
     notice = run.world.router.lost
     late = partial(run.world.clock.after, 4 * SECOND_US)
-    run.world.router.lost = lambda group: late(partial(notice, group))  # type: ignore[method-assign]
+    run.world.router.lost = lambda *gone: late(partial(notice, *gone))  # type: ignore[method-assign]
     run.world.restarts.restart("p1", 5 * SECOND_US)
     run.submit(work(1), to=("p1", "d0"), remaining_ms=2_000)
     run.submit(work(11))

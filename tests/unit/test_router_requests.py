@@ -378,6 +378,20 @@ def test_failures_of_one_kind_leave_the_tries_of_another():
     assert desk.code() == "kv_checksum"
 
 
+def test_each_attempt_waits_for_its_own_reason():
+    """The wait of an earlier one is over sooner, and says nothing about this one."""
+    desk = Desk()
+    desk.done("p0", Reason.PEER_ENDED)
+    desk.clock.move(PEER_WAIT_S - 0.1)
+    desk.done("d0", Reason.TRANSFER_FAILED)
+    desk.room = desk.exchange.attempt.room
+    desk.done("p0", Reason.PEER_ENDED)
+    desk.clock.move(0.2)
+    assert desk.exchange.end is None
+    desk.done("d0", Reason.TRANSFER_FAILED)
+    assert (desk.exchange.end, desk.exchange.attempt.room.attempt) == (None, 3)
+
+
 def test_each_failure_of_an_attempt_is_heard_once():
     desk = Desk()
     desk.done("d0", Reason.TRANSFER_FAILED)
