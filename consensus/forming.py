@@ -19,13 +19,14 @@ class Forming:
     def on(self, join: Join) -> Formed | None:
         """A rank joins, or says so again; the answer once all are here. A new incarnation replaces the old one.
 
-        Raises ConfigError when two ranks were started differently.
+        Raises ConfigError for a rank that was started otherwise than those that are here: it does not join.
         """
         if not 0 <= join.rank < self._size:
             raise ConfigError(f"rank {join.rank} joins, but pp-size is {self._size} here: give all ranks the same")
-        self._joins[join.rank] = join
         for other in self._joins.values():
-            _agree(other, join)
+            if other.rank != join.rank:
+                _agree(other, join)
+        self._joins[join.rank] = join
         return self.formed
 
     @property

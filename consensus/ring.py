@@ -43,5 +43,9 @@ class OpenVotes:
             raise Divergence(f"a ballot of tick {outcome.tick} came back, but no vote of that tick is open")
         return [(ask, bool(outcome.yes >> index & 1)) for index, ask in enumerate(asks)]
 
+    def oldest(self) -> Tick | None:
+        """The baton of the vote that has been open longest."""
+        return next(iter(self._asked), None)
+
     def __len__(self) -> int:
         return len(self._asked)

@@ -32,7 +32,7 @@ from tandem.core.messages import (
     SaidByDecode,
     ToPrefill,
 )
-from tandem.runtime.links import RouterInbox, Sockets, encode, post
+from tandem.runtime.links import RouterInbox, Sockets, encode, post, socket_name
 
 log = logging.getLogger("tandem.kvtransfer")
 
@@ -62,7 +62,8 @@ class AnsweringLink:
         where: str,
         timer_scale: float = 1.0,
     ) -> None:
-        socket, self.address = sockets.bind(zmq.ROUTER, where, f"peers-{hello.group}-{hello.rank}")
+        name = socket_name("peers", hello.group, hello.rank, hello.incarnation)
+        socket, self.address = sockets.bind(zmq.ROUTER, where, name)
         self.counts: Counter[str] = Counter()
         self._inbox: RouterInbox[ToPrefill] = RouterInbox(socket, ToPrefill)
         self._me = hello

@@ -37,9 +37,13 @@ class Edges:
         self.kind = self._spare[0].kind
         self._edges: dict[str, _Edge] = {}
         self._locks: dict[str, threading.Lock] = {}
+        self._closed = False
 
     def open(self, group: str) -> Transport:
-        """The group's transport, made if need be. Raises what `make` raises, ConnectionError for one group too many."""
+        """The group's transport, made if need be.
+
+        Raises what `make` raises, ConnectionError for one group too many and when all have been closed.
+        """
         return self._edge(group).transport
 
     def connect(self, peer: Hello, deadline_s: float) -> Transport:
@@ -82,8 +86,9 @@ class Edges:
             self._end(group, edge)
 
     def close(self) -> None:
-        """End all transports. Raises OSError like `fence`."""
-        for group in list(self._edges):
+        """End all transports, for good. Raises OSError like `fence`."""
+        self._closed = True
+        for group in list(self._locks):  # also those whose transport is being made
             self.fence(group)
         while self._spare:
             self._spare.pop().close()
@@ -102,6 +107,8 @@ class Edges:
     def _edge(self, group: str) -> _Edge:
         """The group's edge, made if need be."""
         with self._lock(group):
+            if self._closed:
+                raise ConnectionError("all transports of this rank have been closed")
             if group not in self._edges:
                 self._edges[group] = _Edge(self._spare_or_new())
             return self._edges[group]

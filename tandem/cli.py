@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from tandem import flags
 from tandem.core.config import (
+    DRAIN_S,
     MAX_REQUESTS,
     MAX_ROOMS,
     REQUEST_TIMEOUT_S,
@@ -155,6 +156,7 @@ def rank_command(
     transport_fallback: flags.TransportFallback = "none",
     dump_dir: flags.DumpDir = "",
     record_dir: flags.RecordDir = "",
+    drain_s: flags.DrainS = DRAIN_S,
     timer_scale: flags.TimerScale = 1.0,
     supervised: flags.Supervised = False,
 ) -> int:
@@ -173,30 +175,19 @@ def rank_options(role: RoleName, given: Mapping[str, Any]) -> RankOptions:
     model, rank, pp_size = given["model"] or bundled_model(), given["rank"], given["pp_size"]
     if rank >= pp_size:
         raise ConfigError(f"--rank is {rank}: give 0 to {pp_size - 1}, as --pp-size is {pp_size}")
-    return RankOptions(
-        cluster=given["cluster"],
-        group=Group(role, given["group"], partition_of(model, pp_size, given["pp_partition"])),
-        rank=RankId(rank),
-        model=model,
-        served_model_name=given["served_model_name"] or served_name(model),
-        limits=check_limits(limits_of(given)),
-        registry_url=given["registry_url"],
-        run_dir=os.path.abspath(given["run_dir"]),
-        bind=given["bind"],
-        dtype=given["dtype"],
-        threads=given["threads"] or 1,
-        secret_file=given["cluster_secret_file"],
-        http_host=given["http_host"],
-        http_port=given["http_port"],
-        transfer_backend=given["disaggregation_transfer_backend"],
-        transport_protocol=given["transport_protocol"],
-        transport_device=given["transport_device"],
-        transport_fallback=given["transport_fallback"],
-        dump_dir=given["dump_dir"],
-        record_dir=given["record_dir"],
-        supervised=given["supervised"],
-        timer_scale=given["timer_scale"],
-    )
+    named = {name: given[name] for name in RankOptions.__struct_fields__ if name in given}  # flags have their names
+    meant = {
+        "group": Group(role, given["group"], partition_of(model, pp_size, given["pp_partition"])),
+        "rank": RankId(rank),
+        "model": model,
+        "served_model_name": given["served_model_name"] or served_name(model),
+        "limits": check_limits(limits_of(given)),
+        "run_dir": os.path.abspath(given["run_dir"]),
+        "threads": given["threads"] or 1,
+        "secret_file": given["cluster_secret_file"],
+        "transfer_backend": given["disaggregation_transfer_backend"],
+    }
+    return RankOptions(**named | meant)
 
 
 def limits_of(given: Mapping[str, Any]) -> Limits:

@@ -29,6 +29,8 @@ FLOORS = {
     "tandem.runtime.endpoints": 5,
     "tandem.runtime.drive": 5,
     "tandem.runtime.rendezvous": 5,
+    "tandem.runtime.incarnation": 5,
+    "tandem.runtime.serving": 5,
     "tandem.runtime.stage": 5,
     "tandem.runtime.state": 5,
     "tandem.sim": 5,
@@ -103,6 +105,7 @@ NEVER_CALLS = ("eval", "exec")
 IMPURE_CALLS = ("hash", "id", "open", "print", "input")
 MAY_CATCH = {
     "tandem.engine.bpe.directory_codec": "tokenizers raises plain Exception",
+    "tandem.runtime.stage._live": "the top of an epoch: the process outlives a bug, and the ring forms again",
     "tandem.runtime.stage._serve": "the top of the process: it ends by os._exit, which would swallow the traceback",
     "tandem.runtime.compute._work": "the top of a thread: the tick loop must hear of whatever ended it",
     "consensus.store_link._guard": "the top of a thread: the tick loop must hear of whatever ended it",

@@ -112,6 +112,7 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "transport-fallback": options.transport_fallback,
         "dump-dir": options.dump_dir,
         "record-dir": options.record_dir,
+        "drain-s": options.drain_s,
         "timer-scale": options.timer_scale,
         "supervised": options.supervised,
     }

@@ -15,6 +15,8 @@ MAX_REQUESTS = 1024
 REQUEST_TIMEOUT_S = 600.0
 """For one request, from its first byte to its last."""
 QUIESCE_MS = 10_000
+DRAIN_S = 30.0
+"""For what a group has begun when one of its ranks is told to end."""
 CHECKSUM_SAMPLE = 64
 MAX_TICK_TOKENS = 2**20
 """Of a prompt, or of all prompts, in one tick: no group is ever told to take more."""
@@ -162,6 +164,7 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
     transport_fallback: Literal["none", "tcp"] = "none"  # when the protocol is not to be had
     dump_dir: str = ""  # where flight records go; empty: below the user's state directory
     record_dir: str = ""  # where whole epochs are recorded; empty: they are not
+    drain_s: float = DRAIN_S
     supervised: bool = False  # exit when standard input closes
     timer_scale: float = 1.0  # multiplies failure timers
 

@@ -136,9 +136,18 @@ class Head:
         """A vote is decided."""
         self._leader.ballot(Outcome(tick, yes))
 
-    def awaiting(self) -> Tick | None:
-        """The oldest tick whose return is out."""
-        return next(iter(self._digests), None)
+    def awaiting(self) -> str | None:
+        """The oldest return that is out, or else the oldest ballot."""
+        if self._digests:
+            return f"return({next(iter(self._digests))})"
+        ballot = self._scheduler.votes.oldest()
+        return None if ballot is None else f"ballot({ballot})"
+
+    @property
+    def drained(self) -> bool:
+        """The group takes nothing new, and has finished all that it had."""
+        scheduler = self._scheduler
+        return scheduler.controls.draining and scheduler.role.lengths()[0] == 0
 
     # what the plan says to others
 

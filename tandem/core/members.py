@@ -11,8 +11,8 @@ class Member(msgspec.Struct, frozen=True):
 
     group: Group
     rank: RankId
-    incarnation: int  # random per process start
-    boot_ms: int  # ms since 1970
+    incarnation: int  # random, another one after each epoch
+    boot_ms: int  # start of the process, ms since 1970
     host: str  # equal for processes that share memory
     fingerprint: str  # model, layout and protocol: only equal ones are paired
     model: str  # the name clients use

@@ -275,6 +275,7 @@ class EpochEnded(_Message, frozen=True):
     epoch: Epoch
     rank: RankId  # who has found out
     cause: str
+    left: bool = False  # in order: a rank was told to end
 
 
 # the ring

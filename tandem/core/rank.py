@@ -92,11 +92,17 @@ class Rank:
         return self.scheduler.wake_ms if self._head is not None and self._head.may_tick else None
 
     def awaiting(self) -> str | None:
-        """The ring message this rank cannot go on without, for people and for the dump."""
-        if self._head is not None:
-            tick = self._head.awaiting()
-            return None if tick is None else f"return({tick})"
-        return f"hidden({self._stepped[0].tick})" if self._stepped else None
+        """What this rank cannot go on without: its own forward first, else a ring message. For people and the dump."""
+        if self._launched:
+            return f"ran({next(iter(self._launched))})"
+        if self._stepped:
+            return f"hidden({self._stepped[0].tick})"
+        return self._head.awaiting() if self._head is not None else None
+
+    @property
+    def drained(self) -> bool:
+        """Rank 0: the group takes nothing new, and has finished all that it had."""
+        return self._head is not None and self._head.drained
 
     def in_hand(self) -> list[Plan]:
         """Plans whose forward has not ended, or not begun for want of hidden states: for the dump."""

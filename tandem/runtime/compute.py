@@ -2,9 +2,11 @@
 
 import queue
 import threading
+import time
 from collections.abc import Callable
 from functools import partial
 
+from consensus.pulse import Pulse
 from tandem.core.effects import BackUp, Restore
 from tandem.core.events import BackedUp, LayerRan, Ran, Started
 from tandem.core.ids import LayerId, Tick
@@ -16,7 +18,8 @@ class ComputeThread:
     """Runs plans, and copies to and from host memory, in the order in which they were asked for.
 
     `tell` is called on this thread with each event, `fail` with the exception of the engine or of a copy.
-    `layers` asks for a producer event per layer: only a rank that sends KV needs to be woken that often.
+    `layers` asks for a producer event per layer: only a rank that sends KV needs to be woken that often. The pulse is
+    told of every layer.
 
     The hidden states of a finished tick wait in `take_output` until the tick loop sends them.
     """
@@ -27,6 +30,7 @@ class ComputeThread:
         host: HostCopies,
         tell: Callable[[Started | LayerRan | Ran | BackedUp], None],
         fail: Callable[[BaseException], None],
+        pulse: Pulse,
         *,
         layers: bool,
     ) -> None:
@@ -34,9 +38,12 @@ class ComputeThread:
         self._host = host
         self._tell = tell
         self._fail = fail
+        self._pulse = pulse
         self._layers = layers
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._outputs: dict[Tick, bytes] = {}
+        self._closed = False
+        self.ran = 0  # forwards that have ended well
         self._thread = threading.Thread(target=self._work, name="compute", daemon=True)
         self._thread.start()
 
@@ -57,13 +64,14 @@ class ComputeThread:
         return self._outputs.pop(tick)
 
     def close(self, timeout_s: float) -> None:
-        """Stop after what has been asked for."""
+        """Stop after what is being done; what waits is left."""
+        self._closed = True
         self._jobs.put(None)
         self._thread.join(timeout_s)
 
     def _work(self) -> None:
         try:
-            while (job := self._jobs.get()) is not None:
+            while (job := self._jobs.get()) is not None and not self._closed:
                 job()
         except BaseException as error:  # noqa: BLE001  whatever it was, the tick loop must hear of it
             self._fail(error)
@@ -77,11 +85,13 @@ class ComputeThread:
         else:
             sampled = [row.room for row in plan.rows if row.samples]
             self._tell(Ran(plan.tick, tuple(zip(sampled, result, strict=True))))
+        self.ran += 1
 
     def _back_up(self, effect: BackUp) -> None:
         self._host.save(effect.pages, effect.host_pages)
         self._tell(BackedUp(effect.room))
 
     def _layer_ran(self, tick: Tick, layer: LayerId) -> None:
+        self._pulse.layer_ran(time.monotonic())
         if self._layers:
             self._tell(LayerRan(tick, layer))

@@ -1,13 +1,14 @@
 """The tick loop of one process: sockets and threads in, the pure Rank in the middle, effects out. It never blocks."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol, assert_never
+from typing import NoReturn, Protocol, assert_never
 
 import zmq
 
-from consensus.store_link import PPConsensusStore
+from consensus.pulse import Pulse
+from consensus.store_link import FollowerStore, PPConsensusStore
 from kvtransfer.checksums import Verifying
 from kvtransfer.peer_link import PeerLink
 from kvtransfer.posting import Posting, Wrote
@@ -28,10 +29,13 @@ from tandem.core.effects import (
     Verify,
 )
 from tandem.core.events import BackedUp, Combined, Event, Fenced, LayerRan, Ran, Started, Verified, Woke
+from tandem.core.ids import RankId
+from tandem.core.inputs import Control, Order
 from tandem.core.messages import OnRing
 from tandem.core.rank import Rank
 from tandem.ports import HiddenOut
 from tandem.runtime.compute import ComputeThread
+from tandem.runtime.endings import EpochOver
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.links import Inbox, encode, post
 from tandem.runtime.payloads import Payloads
@@ -44,10 +48,8 @@ HOUSEKEEPING_S = 1.0
 """Resends and silent routers are looked after this often; the longest the loop sleeps."""
 HURRY_S = 0.05
 """The same while a peer could not be greeted yet, for want of a connection."""
-
-
-class GroupLost(Exception):
-    """The group cannot go on: the message names the rank and the cause."""
+UNHEARD_S = 5.0
+"""A rank that was told to end, and waits so much longer than rank 0 should, ends the epoch itself."""
 
 
 class Request(Protocol):
@@ -55,13 +57,6 @@ class Request(Protocol):
 
     def answer(self, drive: "Drive") -> None:
         """Called on the tick loop's thread."""
-
-
-@dataclass(slots=True)
-class Lost:
-    """Another thread has found that the group is lost."""
-
-    cause: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +67,7 @@ class Computed:
     event: Started | LayerRan | Ran | BackedUp
 
 
-Thrown = Computed | Wrote | Verified | Fenced | Combined | Lost | Request
+Thrown = Computed | Wrote | Verified | Fenced | Combined | Request
 
 
 @dataclass(slots=True)
@@ -90,19 +85,21 @@ class Links:
     verifying: Verifying
     inbox: ThreadInbox[Thrown]
     timeline: Timeline
+    pulse: Pulse
     record: RecordFile | None = None  # without --record-dir
     degraded: str = ""  # in what way KV moves worse than it was asked to
 
 
 class Drive:
-    """Feeds a rank until it is told to stop."""
+    """Feeds a rank until its epoch is over."""
 
-    def __init__(self, rank: Rank, links: Links, compute: ComputeThread) -> None:
+    def __init__(self, rank: Rank, links: Links, compute: ComputeThread, drain_s: float) -> None:
         self.rank = rank
         self.links = links
         self._compute = compute
+        self._drain_s = drain_s
+        self._leaving: tuple[RankId, float] | None = None  # who was told to end, and when the others wait no longer
         self._started_s = time.monotonic()
-        self._stopping = False
         self._next_housekeeping_s = 0.0
         self._own = [links.inbox.fd, links.ring_in.socket]
         self._own += [links.payloads.link.socket] if links.payloads is not None else []
@@ -115,15 +112,13 @@ class Drive:
         for socket in (*self._own, *self.links.peers.sockets()):
             self._poller.register(socket, zmq.POLLIN)
 
-    def stop(self) -> None:
-        """End `run` soon; from any thread or signal handler."""
-        self._stopping = True
-        self.links.inbox.wake()
-
-    def run(self) -> None:
-        """Until `stop`. Raises GroupLost or Divergence when the epoch ends."""
-        while not self._stopping:
+    def run(self, check: Callable[[], None]) -> NoReturn:
+        """Until `check`, which is called in each round, or anything else raises: EpochOver or Divergence, if it is no
+        bug of ours.
+        """
+        while True:
             self._poller.poll(self._patience_ms())
+            check()
             self._housekeeping()
             for event in self._events():
                 self.on(event)
@@ -131,6 +126,30 @@ class Drive:
                 self.on(Woke())
             if self.links.record is not None:
                 self.links.record.take()
+            self.links.pulse.move(self.rank.scheduler.tick, self.rank.awaiting() or "", time.monotonic())
+            self._leave_in_time()
+
+    def leave(self, rank: RankId) -> None:
+        """A rank of the group was told to end: take nothing new, finish what is here, and then end the epoch.
+
+        Rank 0 does that, and waits for `drain_s`; another rank only tells it, and is a little more patient.
+        """
+        if self._leaving is not None:
+            return
+        patience_s = self._drain_s
+        if isinstance(self.links.store, FollowerStore):
+            self.links.store.leave()
+            patience_s += UNHEARD_S
+        else:
+            self.on(Control(Order.DRAIN))
+        self._leaving = rank, time.monotonic() + patience_s
+
+    def _leave_in_time(self) -> None:
+        if self._leaving is None:
+            return
+        rank, until_s = self._leaving
+        if self.rank.drained or time.monotonic() >= until_s:
+            raise EpochOver(f"{self.rank.place.group} rank {rank} was told to end", left=True)
 
     def now_ms(self) -> int:
         """Milliseconds since this epoch began, by this process's clock."""
@@ -162,7 +181,7 @@ class Drive:
         while (message := links.ring_in.receive()) is not None:
             yield message
         if links.ring_in.malformed:
-            raise GroupLost("a malformed message came over the ring")
+            raise EpochOver("a malformed message came over the ring")
         yield from self._thrown()
         if links.payloads is not None:
             yield from links.payloads.receive()
@@ -182,8 +201,6 @@ class Drive:
                     yield moved
                 case Combined() | Fenced() | Verified():
                     yield item
-                case Lost(cause=cause):
-                    raise GroupLost(cause)
                 case _:
                     item.answer(self)
 
@@ -194,7 +211,7 @@ class Drive:
         match effect:
             case SendNext(message=message):
                 if links.ring_out is None or not post(links.ring_out, encode(message)):
-                    raise GroupLost("the next rank does not take its messages")
+                    raise EpochOver("the next rank does not take its messages")
             case SendHidden(header=header):
                 assert links.hidden_out is not None
                 links.hidden_out.send(encode(header), memoryview(self._compute.take_output(header.tick)))

@@ -1,14 +1,14 @@
-"""Everything of a rank that others connect to, and the registry entry that says where it is."""
+"""Everything of one incarnation that others connect to, and the registry entry that says where it is."""
 
 import contextlib
 import secrets
 import socket
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 import zmq
 
+from kvtransfer.edges import Edges
 from kvtransfer.peer_link import PeerLink
 from tandem.core.config import RankOptions
 from tandem.core.ids import LEADER
@@ -17,51 +17,54 @@ from tandem.core.messages import Hello, OnRing
 from tandem.runtime.drive import Thrown
 from tandem.runtime.hidden import PulledIn, open_in
 from tandem.runtime.inbox import ThreadInbox
-from tandem.runtime.links import Inbox, Sockets
-from tandem.runtime.resources import Resources
+from tandem.runtime.links import Inbox, Sockets, socket_name, sweep
+from tandem.runtime.resources import Process, Resources
+from tandem.runtime.transports import open_edges
 
 Socket = zmq.Socket[bytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoints:
-    """Bound sockets. `leader` and `intake` are rank 0's alone."""
+    """Bound sockets, and transports for KV. `leader` and `intake` are rank 0's alone."""
 
     sockets: Sockets[Socket]
     ring: Inbox[OnRing]
     hidden: PulledIn
     leader: Socket | None
     intake: Socket | None
+    edges: Edges
+    degraded: str  # in what way KV moves worse than it was asked to
     peers: PeerLink
     member: Member
 
 
-def open_endpoints(
-    options: RankOptions,
-    resources: Resources,
-    secret: bytes,
-    inbox: ThreadInbox[Thrown],
-    http: str,
-    undo: contextlib.ExitStack,
-) -> Endpoints:
-    """Bind on `options.bind`, or inside the run directory. Raises ConfigError."""
-    name, where = f"{options.group.name}-{options.rank}", options.bind or options.run_dir
+def open_endpoints(process: Process, inbox: ThreadInbox[Thrown], undo: contextlib.ExitStack) -> Endpoints:
+    """Bind on `options.bind`, or inside the run directory. Transports are left to the caller. Raises ConfigError."""
+    options, resources = process.options, process.resources
+    where, incarnation = options.bind or options.run_dir, secrets.randbits(62)
+    sweep(options.run_dir, options.group.name, options.rank)
+
+    def name(kind: str) -> str:
+        return socket_name(kind, options.group.name, options.rank, incarnation)
+
     context: zmq.Context[Socket] = zmq.Context()
     undo.callback(context.destroy, 0)
-    sockets = Sockets(context, secret)
+    sockets = Sockets(context, process.secret)
     undo.callback(sockets.close)
-    ring, ring_address = sockets.bind(zmq.PULL, where, f"{name}-ring")
-    hidden, hidden_address = open_in(sockets, where, f"{name}-hidden", options.run_dir)
+    ring, ring_address = sockets.bind(zmq.PULL, where, name("ring"))
+    hidden, hidden_address = open_in(sockets, where, name("hidden"), options.run_dir)
     undo.callback(hidden.close)
     leader, intake, leader_address, intake_address = None, None, "", ""
     if options.rank == LEADER:
-        leader, leader_address = sockets.bind(zmq.ROUTER, where, f"{name}-leader")
-        intake, intake_address = sockets.bind(zmq.ROUTER, where, f"{name}-intake")
-    hello = introduce(options, resources)
+        leader, leader_address = sockets.bind(zmq.ROUTER, where, name("leader"))
+        intake, intake_address = sockets.bind(zmq.ROUTER, where, name("intake"))
+    edges, degraded = open_edges(options, resources.engine.memory, incarnation)
+    hello = introduce(options, resources, edges.kind, incarnation)
     peers = PeerLink(
         hello,
         sockets,
-        resources.edges,
+        edges,
         resources.engine.memory.tail,
         options.group.role,
         where,
@@ -73,12 +76,12 @@ def open_endpoints(
     member = Member(
         group=options.group,
         rank=options.rank,
-        incarnation=hello.incarnation,
-        boot_ms=time.time_ns() // 1_000_000,
+        incarnation=incarnation,
+        boot_ms=process.boot_ms,
         host=host_of(options.run_dir),
         fingerprint=resources.fingerprint,
         model=options.served_model_name,
-        http=http,
+        http=process.http,
         limits=resources.limits,
         ring=ring_address,
         hidden=hidden_address,
@@ -86,18 +89,18 @@ def open_endpoints(
         intake=intake_address,
         peers=peers.address,
     )
-    return Endpoints(sockets, Inbox(ring, OnRing), hidden, leader, intake, peers, member)
+    return Endpoints(sockets, Inbox(ring, OnRing), hidden, leader, intake, edges, degraded, peers, member)
 
 
-def introduce(options: RankOptions, resources: Resources) -> Hello:
+def introduce(options: RankOptions, resources: Resources, transport: str, incarnation: int) -> Hello:
     """What this incarnation says of itself to ranks of other groups."""
     return Hello(
         group=options.group.name,
         rank=options.rank,
         size=options.group.size,
-        incarnation=secrets.randbits(62),
+        incarnation=incarnation,
         fingerprint=resources.fingerprint,
-        transport=resources.edges.kind,
+        transport=transport,
         endpoint="",  # each group that writes here is given one of its own
         region=resources.engine.memory.region,
     )

@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import os
+import re
 import stat
 import threading
 from pathlib import Path
@@ -63,9 +64,23 @@ class Sockets(Generic[S]):
         assert isinstance(bound, bytes)
         return socket, bound.rstrip(b"\0").decode()
 
-    def connect(self, kind: int, address: str, identity: bytes | None = None, *, high_water: int = HIGH_WATER) -> S:
-        """Open a socket to an address that `bind` returned, here or elsewhere. Raises ConfigError for any other."""
+    def connect(
+        self,
+        kind: int,
+        address: str,
+        identity: bytes | None = None,
+        *,
+        high_water: int = HIGH_WATER,
+        last_words: bool = False,
+    ) -> S:
+        """Open a socket to an address that `bind` returned, here or elsewhere. Raises ConfigError for any other.
+
+        `last_words`, of a DEALER: what has come is not dropped when the other end has gone; in return, what is said to
+        nobody waits for a successor at the same address.
+        """
         socket = self._socket(kind, address, high_water, server=False)
+        if last_words:
+            socket.setsockopt(zmq.IMMEDIATE, 0)
         if identity is not None:
             socket.setsockopt(zmq.IDENTITY, identity)
         try:
@@ -125,6 +140,21 @@ def curve_keys(secret: bytes) -> tuple[bytes, bytes]:
     key[31] = key[31] & 127 | 64
     private = zmq.utils.z85.encode(bytes(key))
     return zmq.curve_public(private), private
+
+
+def socket_name(kind: str, group: str, rank: int, incarnation: int) -> str:
+    """The file of one unix socket of a rank. Who looks for an earlier incarnation must not find the next one."""
+    return f"{kind}-{group}-{rank}-{incarnation & 0xFFFF_FFFF:08x}"
+
+
+def sweep(directory: str, group: str, rank: int) -> None:
+    """Remove the unix sockets of all earlier incarnations of a rank: neither ZMQ nor a kill does. One that still runs
+    is reached by nobody new from now on.
+    """
+    name = re.compile(rf"[a-z]+\d*-{re.escape(group)}-{rank}-[0-9a-f]{{8}}")
+    for path in Path(directory).glob("*"):
+        if name.fullmatch(path.name) and path.is_socket():
+            path.unlink(missing_ok=True)
 
 
 def check_where(where: str) -> None:

@@ -113,61 +113,65 @@ class Registry:
 class RegistryLoop:
     """Keeps a rank in the registry, and its picture of the others fresh, from a thread of its own.
 
-    `member` is the entry to publish; `on_members` gets what was read, `on_replaced` who has taken this rank's place,
-    both on that thread. An unreachable registry changes nothing: the last picture stays, and nobody is called.
+    `on_members` gets what was read, `on_replaced` who has taken this rank's place, both on that thread. An unreachable
+    registry changes nothing: the last picture stays, and nobody is called.
     """
 
     def __init__(
         self,
         registry: Registry,
-        member: Member,
         on_members: Callable[[list[Member]], None],
         on_replaced: Callable[[Member], None],
     ) -> None:
         self.reachable = True
         self._registry = registry
-        self._member = member
+        self._member: Member | None = None
         self._on_members = on_members
         self._on_replaced = on_replaced
         self._published = False
-        self._settled = False
-        self._stopping = threading.Event()
+        self._stopping = False
+        self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
 
     def start(self) -> None:
         """Begin; the first round is made at once."""
         self._thread.start()
 
-    def settle(self, member: Member) -> None:
-        """The ring has formed: this is the entry from now on, and there is no hurry any more."""
+    def show(self, member: Member) -> None:
+        """This is the entry from now on, at once. From any thread."""
         self._member = member
-        self._settled = True
+        self._news.set()
 
     def stop(self) -> None:
         """End the thread, which takes this rank's entry away; one that the registry keeps waiting is left behind."""
-        self._stopping.set()
+        self._stopping = True
+        self._news.set()
         if self._thread.ident is not None:
             self._thread.join(WITHDRAW_S)
 
     def _run(self) -> None:
         failures = 0
-        while not self._stopping.is_set():
+        while not self._stopping:
             if self._round():
                 failures = 0
-                wait_s = PERIOD_S if self._settled else HURRY_S
+                forming = self._member is None or not self._member.epoch
+                wait_s = HURRY_S if forming else PERIOD_S
             else:
                 wait_s = min(BACK_OFF_S[0] * 2**failures, BACK_OFF_S[1])
                 failures = min(failures + 1, 16)
-            self._stopping.wait(wait_s)
+            self._news.wait(wait_s)
+            self._news.clear()
         try:
-            self._registry.withdraw(self._member)
+            if self._member is not None:
+                self._registry.withdraw(self._member)
         except redis.RedisError as error:
             log.info("registry: not withdrawn, the lease ends by itself: %s", error)
         self._registry.close()
 
     def _round(self) -> bool:
+        member = self._member
         try:
-            before = self._registry.publish(self._member)
+            before = None if member is None else self._registry.publish(member)
             members = self._registry.members()
         except redis.RedisError as error:
             if self.reachable:
@@ -177,11 +181,20 @@ class RegistryLoop:
         if not self.reachable:
             log.warning("registry is back")
         self.reachable = True
-        if self._published and before is not None and before.incarnation != self._member.incarnation:
-            self._on_replaced(before)
-        self._published = True
+        if member is not None:
+            if self._published and before is not None and _is_later(before, member):
+                self._on_replaced(before)
+            self._published = True
         self._on_members(members)
         return True
+
+
+def _is_later(other: Member, member: Member) -> bool:
+    """Whether another process has the place of this rank. Of two, the one that was started later has it.
+
+    An earlier incarnation of this process was started at the same time.
+    """
+    return other.boot_ms > member.boot_ms
 
 
 def redacted(url: str) -> str:

@@ -1,28 +1,31 @@
 """How a rank finds the rest of its ring: wait until all are registered, connect, join, and take the epoch."""
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import zmq
 
+from consensus.pulse import Pulse
 from consensus.store_link import FollowerStore, LeaderStore, Listener, PPConsensusStore
 from tandem.core.config import RankOptions, RoleName
 from tandem.core.errors import ConfigError
-from tandem.core.ids import LEADER, RankId
+from tandem.core.ids import LEADER, Epoch, RankId
 from tandem.core.members import Member
 from tandem.core.messages import Formed, Join
 from tandem.ports import HiddenOut
-from tandem.runtime.drive import GroupLost
 from tandem.runtime.endpoints import Endpoints, Socket
 from tandem.runtime.hidden import open_out
-from tandem.runtime.resources import Resources
+from tandem.runtime.resources import Process
 
-FORMING_S = 120.0
-"""A ring that has not formed by then gives up and says who is missing."""
+FORMING_S = 10.0
+"""How often a ring that does not form says who is missing; it waits for as long as it takes."""
 LOOK_S = 0.05
 """How often a forming ring looks at the registry's last answer."""
+
+log = logging.getLogger("tandem")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +44,25 @@ class NextRank:
 
 
 class Rendezvous:
-    """One rank's part in forming its ring."""
+    """One incarnation's part in forming its ring. `known`: the last epoch that the process was a member of."""
 
     def __init__(
         self,
-        options: RankOptions,
-        resources: Resources,
+        process: Process,
         endpoints: Endpoints,
+        known: Epoch,
         listener: Listener,
+        pulse: Pulse,
         undo: contextlib.ExitStack,
     ) -> None:
-        self._options = options
-        self._resources = resources
+        self._process = process
+        self._options = process.options
         self._endpoints = endpoints
+        self._known = known
         self._listener = listener
+        self._pulse = pulse
         self._undo = undo
-        self._met: tuple[int, ...] = ()  # incarnations of the ring that this rank is connected to
+        self._met: list[Member] = []  # the ring that this rank is connected to
         self._next = NextRank(None, None)
         self._store: PPConsensusStore | None = None
 
@@ -64,28 +70,33 @@ class Rendezvous:
         self,
         members: Callable[[], list[Member]],
         formed: Callable[[], Formed | None],
-        check: Callable[[], None],
+        check: Callable[[str], None],
     ) -> tuple[Formed, NextRank, PPConsensusStore]:
-        """Until the ring has formed of the very processes that this rank is connected to. `check` may raise.
+        """Until the ring has formed of the very incarnations that this rank is connected to.
 
-        Raises GroupLost when the deadline passes, ConfigError when ranks were started differently.
+        `check` hears who is missing, and may raise. Raises ConfigError when this rank was started differently.
         """
-        patience_s = FORMING_S * self._options.timer_scale
-        deadline_s = time.monotonic() + patience_s
+        complain_s = time.monotonic() + FORMING_S
         if self._endpoints.leader is not None:
             size, scale = self._options.group.size, self._options.timer_scale
-            self._start(LeaderStore(self._endpoints.leader, size, self._join(), self._listener, scale))
-        while (agreed := formed()) is None or agreed.incarnations != self._met or self._store is None:
-            check()
+            join = self._join()
+            self._start(LeaderStore(self._endpoints.leader, size, join, self._listener, self._pulse, scale))
+        while (agreed := formed()) is None or agreed.incarnations != _incarnations(self._met) or self._store is None:
             ring = self._ring(members())
-            incarnations = tuple(member.incarnation for member in ring)
-            if len(ring) == self._options.group.size and incarnations != self._met:
+            check(missing := self._missing(ring))
+            if len(ring) == self._options.group.size and _incarnations(ring) != _incarnations(self._met):
                 self._connect(ring)  # also when a rank has come back as another process
-                self._met = incarnations
-            if time.monotonic() > deadline_s:
-                raise GroupLost(f"the ring did not form within {patience_s:.0f} s: {self._missing(ring)}")
+                self._met = ring
+            if time.monotonic() > complain_s:
+                log.warning("%s waits for its ring: %s", self._process.name, missing)
+                complain_s += FORMING_S
             time.sleep(LOOK_S)
         return agreed, self._next, self._store
+
+    def successor(self, members: list[Member]) -> RankId | None:
+        """The first rank of the ring whose place another process has taken: it was started later."""
+        boots = {member.rank: member.boot_ms for member in members if member.group == self._options.group}
+        return next((met.rank for met in self._met if boots.get(met.rank, met.boot_ms) > met.boot_ms), None)
 
     def _missing(self, ring: list[Member]) -> str:
         """Who is not there, for people: rank 0 knows who has joined, the others who is registered."""
@@ -94,18 +105,20 @@ class Rendezvous:
         if absent:
             return f"ranks {absent} are not in the registry"
         if isinstance(self._store, LeaderStore):
-            return f"ranks {self._store.missing} have not joined"
-        return "rank 0 has not said so"
+            refusal = f"; {self._store.refusal}" if self._store.refusal else ""
+            return f"ranks {self._store.missing} have not joined{refusal}"
+        return "rank 0 has not said that all have joined"
 
     def _ring(self, members: list[Member]) -> list[Member]:
+        """Raises ConfigError for a rank that was started otherwise than another one, and has served with none yet."""
         mine = [member for member in members if member.group.name == self._options.group.name]
         for member in mine:
-            if member.group != self._options.group:
+            if member.group != self._options.group and not self._known:
                 raise ConfigError(
                     f"rank {member.rank} of {member.group.name} was started with partition {member.group.partition}, "
                     f"this one with {self._options.group.partition}: give all ranks the same --pp-partition"
                 )
-        return mine
+        return [member for member in mine if member.group == self._options.group]
 
     def _connect(self, ring: list[Member]) -> None:
         options, sockets = self._options, self._endpoints.sockets
@@ -114,7 +127,7 @@ class Rendezvous:
         if options.group.size > 1:
             hidden = None
             if following.rank != LEADER:
-                slot_bytes = most_tokens(options) * self._resources.engine.hidden_bytes
+                slot_bytes = most_tokens(options) * self._process.resources.engine.hidden_bytes
                 host = self._endpoints.member.host
                 hidden = open_out(sockets, host, following, options.run_dir, slot_bytes)
                 self._undo.callback(hidden.close)
@@ -122,17 +135,23 @@ class Rendezvous:
         if options.rank != LEADER:
             if self._store is not None:
                 self._store.stop()
-            leader = sockets.connect(zmq.DEALER, ring[0].leader)
-            self._start(FollowerStore(leader, self._join(), self._listener, options.timer_scale))
+            leader = sockets.connect(zmq.DEALER, ring[0].leader, last_words=True)
+            self._start(FollowerStore(leader, self._join(), self._listener, self._pulse, options.timer_scale))
 
     def _join(self) -> Join:
         member = self._endpoints.member
-        return Join(RankId(member.rank), member.incarnation, member.boot_ms, member.limits, member.fingerprint)
+        return Join(
+            RankId(member.rank), member.incarnation, member.boot_ms, member.limits, member.fingerprint, self._known
+        )
 
     def _start(self, store: PPConsensusStore) -> None:
         self._store = store
         self._undo.callback(store.stop)
         store.start()
+
+
+def _incarnations(ring: list[Member]) -> tuple[int, ...]:
+    return tuple(member.incarnation for member in ring)
 
 
 def most_tokens(options: RankOptions) -> int:

@@ -1,36 +1,46 @@
-"""What a rank computes with and keeps and moves KV with, before it knows anybody."""
+"""What lives as long as a rank's process, whatever becomes of its group: its options, its weights and its pages."""
 
 from dataclasses import dataclass
 
 import msgspec
 
-from kvtransfer.edges import Edges
 from tandem.core.config import Limits, RankOptions, RoleName
 from tandem.engine.load import build_engine, resolve_dtype
 from tandem.engine.memory import HostPages
 from tandem.engine.model import fingerprint, read_shape
 from tandem.ports import Engine, HostCopies
 from tandem.runtime.links import check_where
-from tandem.runtime.transports import open_edges, uses_shm
+from tandem.runtime.transports import uses_shm
 
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """An engine with an empty page pool, the transports it is registered with, and host memory for who makes room."""
+    """An engine with a page pool, and host memory for who makes room. An incarnation trusts nothing that is in them."""
 
     engine: Engine
     host: HostCopies
-    edges: Edges
-    degraded: str  # in what way KV moves worse than it was asked to
     fingerprint: str
     limits: Limits  # with the model's context
 
 
-def load_resources(options: RankOptions) -> Resources:
-    """Load this stage's layers and make its pages writable for peers. Raises ConfigError.
+@dataclass(frozen=True, slots=True)
+class Process:
+    """What every incarnation of a rank is made from."""
 
-    Transports are left to the process's end: destroying Mooncake's engine takes up to seconds and gains nothing then.
-    """
+    options: RankOptions
+    resources: Resources
+    secret: bytes
+    http: str  # its own port
+    boot_ms: int  # since 1970
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.options.group.name} rank {self.options.rank}"
+
+
+def load_resources(options: RankOptions) -> Resources:
+    """Load this stage's layers. Raises ConfigError."""
     if uses_shm(options):
         check_where(options.run_dir)
     shape = read_shape(options.model)
@@ -44,12 +54,9 @@ def load_resources(options: RankOptions) -> Resources:
         threads=options.threads,
         shared=uses_shm(options),
     )
-    edges, degraded = open_edges(options, engine.memory)
     return Resources(
         engine,
         HostPages(engine.memory, _host_pages(options)),
-        edges,
-        degraded,
         fingerprint(shape, dtype, options.limits.page_size),
         msgspec.structs.replace(options.limits, context=shape.context),
     )

@@ -77,10 +77,10 @@ class RouterLink:
         if identity is not None:
             self._routers[identity].rooms.pop(room, None)
 
-    def close(self) -> None:
-        """The group ends: every open request hears so, and the messages get FAREWELL_MS to leave."""
+    def close(self, reason: Reason) -> None:
+        """The epoch is over: every open request hears so, and the messages get FAREWELL_MS to leave."""
         for room in list(self._owner):
-            self.tell(Done(room, Reason.GROUP_LOST))
+            self.tell(Done(room, reason))
         self._inbox.socket.close(FAREWELL_MS)
 
     def abandoned(self, now_s: float) -> list[Cancel]:

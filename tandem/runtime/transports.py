@@ -12,19 +12,21 @@ from kvtransfer.transports.shm import ShmTransport
 from tandem.core.config import RankOptions, RoleName
 from tandem.core.errors import ConfigError
 from tandem.ports import Memory, Transport
+from tandem.runtime.links import socket_name
 
 log = logging.getLogger("tandem")
 
 
-def open_edges(options: RankOptions, memory: Memory) -> tuple[Edges, str]:
-    """Transports with the page pool registered, and in what way they are worse than asked for (empty: they are not).
+def open_edges(options: RankOptions, memory: Memory, incarnation: int) -> tuple[Edges, str]:
+    """One incarnation's transports with the page pool registered, and in what way they are worse than asked for
+    (empty: they are not).
 
     Mooncake loads its library only now, unless there is nobody to write to. Raises ConfigError.
     """
     if options.group.role is RoleName.COLOCATED:
         return Edges(NoTransport), ""
     if uses_shm(options):
-        return _shm(options, memory), ""
+        return _shm(options, memory, incarnation), ""
     try:
         return _mooncake(options, memory, options.transport_protocol), ""
     except ConfigError as error:
@@ -40,14 +42,14 @@ def uses_shm(options: RankOptions) -> bool:
     return options.transfer_backend == "shm" and options.group.role is not RoleName.COLOCATED
 
 
-def _shm(options: RankOptions, memory: Memory) -> Edges:
+def _shm(options: RankOptions, memory: Memory, incarnation: int) -> Edges:
     """Each transport has a socket of its own in the run directory."""
     memfd, numbers = memory.memfd, itertools.count()
     assert memfd is not None, "shm has been chosen, so the pool is shared"
-    name = f"kv-{options.group.name}-{options.rank}"
 
     def start() -> Transport:
-        return _registered(ShmTransport(options.run_dir, f"{name}-{next(numbers)}", memfd), memory)
+        name = socket_name(f"kv{next(numbers)}", options.group.name, options.rank, incarnation)
+        return _registered(ShmTransport(options.run_dir, name, memfd), memory)
 
     return Edges(with_faults(start))
 

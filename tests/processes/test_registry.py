@@ -163,7 +163,8 @@ class Seen:
         self.members: list[Member] = []
         self.rounds = 0
         self.replaced_by: list[Member] = []
-        self.loop = RegistryLoop(Registry(url, "c", SECRET), self.member, self.on_members, self.replaced_by.append)
+        self.loop = RegistryLoop(Registry(url, "c", SECRET), self.on_members, self.replaced_by.append)
+        self.loop.show(self.member)
         self.loop.start()
 
     def on_members(self, members: list[Member]) -> None:
@@ -174,7 +175,7 @@ class Seen:
 def test_ranks_find_each_other_and_say_goodbye(server: EmbeddedRegistry, raw: "redis.Redis") -> None:
     one, two = Seen(server.url, 0), Seen(server.url, 1)
     eventually(lambda: len(one.members) == 2 and len(two.members) == 2)
-    one.loop.settle(msgspec.structs.replace(one.member, incarnation=9))
+    one.loop.show(msgspec.structs.replace(one.member, incarnation=9))
     eventually(lambda: two.members[0].incarnation == 9)
     one.loop.stop()
     eventually(lambda: two.members == [two.member])
@@ -185,7 +186,7 @@ def test_ranks_find_each_other_and_say_goodbye(server: EmbeddedRegistry, raw: "r
 def test_who_was_started_later_takes_the_place(server: EmbeddedRegistry) -> None:
     one = Seen(server.url, 0)
     eventually(lambda: one.rounds > 0)
-    other = msgspec.structs.replace(member(rank=0), incarnation=77)
+    other = msgspec.structs.replace(member(rank=0), incarnation=77, boot_ms=1)
     raw = Registry(server.url, "c", SECRET)
     assert raw.publish(other) == one.member
     eventually(lambda: one.replaced_by)
@@ -194,6 +195,29 @@ def test_who_was_started_later_takes_the_place(server: EmbeddedRegistry) -> None
     one.loop.stop()
     assert raw.members() == [other], "the entry of another incarnation is not ours to take away"
     raw.close()
+
+
+def test_who_was_started_earlier_does_not_take_it_back(server: EmbeddedRegistry) -> None:
+    """Such as one that was stopped meanwhile, or our own last incarnation."""
+    one = Seen(server.url, 0)
+    eventually(lambda: one.rounds > 0)
+    raw = Registry(server.url, "c", SECRET)
+    for incarnation, boot_ms in ((77, -1), (78, 0)):
+        raw.publish(msgspec.structs.replace(member(rank=0), incarnation=incarnation, boot_ms=boot_ms))
+        eventually(lambda: one.members[0].incarnation == one.member.incarnation and raw.members() == [one.member])
+    one.loop.stop()
+    assert one.replaced_by == []
+    raw.close()
+
+
+def test_a_loop_reads_before_it_has_anything_to_show(server: EmbeddedRegistry, registry: Registry) -> None:
+    registry.publish(member(rank=1))
+    seen: list[list[Member]] = []
+    loop = RegistryLoop(Registry(server.url, "c", SECRET), seen.append, lambda other: None)
+    loop.start()
+    eventually(lambda: [member(rank=1)] in seen)
+    loop.stop()
+    assert registry.members() == [member(rank=1)]
 
 
 def test_a_registry_that_dies_and_restarts_empty(

@@ -71,6 +71,7 @@ ODD = RankOptions(
     transport_fallback="tcp",
     dump_dir="$HOME/'x'",
     record_dir="-r",
+    drain_s=0.5,
     supervised=True,
     timer_scale=0.1 + 0.2,
 )

@@ -1,10 +1,12 @@
 """The engine's thread: plans and copies in order, an event for what happens, and a failure that is heard of."""
 
 import queue
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from consensus.pulse import Pulse
 from tandem.core.effects import BackUp, Restore
 from tandem.core.events import BackedUp, LayerRan, Ran, Started
 from tandem.core.ids import NO_SLOT, LayerId, PageId, RequestId, Room, Tick
@@ -62,7 +64,8 @@ class Told:
     def __init__(self, engine: Engine, *, layers: bool) -> None:
         self.queue: queue.SimpleQueue[object] = queue.SimpleQueue()
         tell, host = self.queue.put, Host(self.queue.put)
-        self.thread = ComputeThread(engine, host, tell, tell, layers=layers)  # type: ignore[arg-type]
+        self.pulse = Pulse(0.0)
+        self.thread = ComputeThread(engine, host, tell, tell, self.pulse, layers=layers)  # type: ignore[arg-type]
 
     def next(self, count: int) -> list[object]:
         return [self.queue.get(timeout=DEADLINE_S) for _ in range(count)]
@@ -143,6 +146,37 @@ def test_tokens_that_do_not_fit_the_rows_are_a_failure(start: Callable[..., Told
     told = start(Engine(((7,), (8,))))
     told.thread.submit(plan(1, row(ROOM)), None)
     assert isinstance(told.next(2)[1], ValueError)
+
+
+def test_what_has_not_begun_when_it_ends_is_left(start: Callable[..., Told]):
+    going_on, may_end = threading.Event(), threading.Event()
+    engine = Engine(())
+    told = start(engine)
+    run = engine.run
+
+    def slow(*given: object) -> object:
+        going_on.set()
+        assert may_end.wait(DEADLINE_S)
+        return run(*given)  # type: ignore[arg-type]
+
+    engine.run = slow  # type: ignore[assignment,method-assign]
+    told.thread.submit(plan(1), None)
+    told.thread.submit(plan(2), None)
+    assert going_on.wait(DEADLINE_S)
+    told.thread.close(0)
+    may_end.set()
+    told.thread.close(DEADLINE_S)
+    assert [given.tick for given, _ in engine.given] == [1]
+    assert told.thread.ran == 1
+
+
+def test_every_layer_is_a_sign_of_life(start: Callable[..., Told], monkeypatch: pytest.MonkeyPatch):
+    told = start(Engine(()))
+    felt: list[float] = []
+    monkeypatch.setattr(told.pulse, "layer_ran", felt.append)
+    told.thread.submit(plan(1), None)
+    told.next(2)
+    assert len(felt) == 2
 
 
 def test_nothing_runs_after_the_end(start: Callable[..., Told]):

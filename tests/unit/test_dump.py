@@ -40,7 +40,7 @@ def test_it_has_the_cause_the_place_and_what_was_decided(rank: Rank, tmp_path: P
     assert ending is not None
     assert ending.cause == "rank 1 was silent"
     assert ending.tick == rank.scheduler.tick >= 0
-    assert ending.awaiting == rank.awaiting() == f"return({ending.in_hand[-1].tick})"
+    assert ending.awaiting == rank.awaiting() == f"ran({ending.in_hand[-1].tick})"
     assert ending.pages == rank.scheduler.role.pool.counts()
     assert ending.queues == tuple(rank.scheduler.role.lengths())
     assert [row.room for plan in ending.in_hand for row in plan.rows] == [ROOM]

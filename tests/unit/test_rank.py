@@ -107,7 +107,19 @@ def test_every_other_rank_launches_when_plan_and_hidden_states_are_both_there():
         assert not only(ranks[1].on(baton, 0), Launch)
     assert ranks[1].awaiting() == f"hidden({launch.plan.tick})"
     assert only(ranks[1].on(header, 0), Launch) == [launch]
+    assert ranks[1].awaiting() == f"ran({launch.plan.tick})"
+    ranks[1].on(Started(launch.plan.tick), 0)
+    ranks[1].on(Ran(launch.plan.tick, ((ROOM, (7,)),)), 0)
     assert ranks[1].awaiting() is None
+
+
+def test_rank_0_awaits_its_own_forward_before_it_awaits_the_others():
+    ranks, effects = running()
+    (launch,) = only(effects, Launch)
+    assert ranks[0].awaiting() == f"ran({launch.plan.tick})"
+    ranks[0].on(Started(launch.plan.tick), 1)
+    ranks[0].on(Ran(launch.plan.tick, ()), 1)
+    assert ranks[0].awaiting() == f"return({launch.plan.tick})"
 
 
 def test_hidden_states_may_come_before_their_baton():

@@ -2,20 +2,12 @@
 
 import pytest
 
-from kvtransfer.edges import Edges
-from kvtransfer.transports.nowhere import NoTransport
 from tandem.core.config import Group, Limits, RankOptions, RoleName
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LEADER, PageId
-from tandem.runtime import resources
 from tandem.runtime.resources import load_resources
 
 PAGE = (PageId(0),)
-
-
-@pytest.fixture(autouse=True)
-def nobody_to_write_to(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(resources, "open_edges", lambda options, memory: (Edges(NoTransport), ""))
 
 
 def options(role: RoleName, host_pages: int) -> RankOptions:

@@ -249,8 +249,9 @@ def test_a_rank_makes_transports_with_endpoints_of_their_own(run_dir: str) -> No
         run_dir=run_dir,
         transfer_backend="shm",
     )
-    edges, degraded = open_edges(options, PageMemory(LAYERS, PAGES, PAGE, shared=True))
+    edges, degraded = open_edges(options, PageMemory(LAYERS, PAGES, PAGE, shared=True), 0xA1)
     assert (edges.kind, degraded) == ("shm", "")
-    assert {edges.open(group).endpoint.rpartition("/")[2] for group in ("p0", "p1")} == {"kv-d0-0-0", "kv-d0-0-1"}
-    assert sorted(os.listdir(run_dir)) == ["kv-d0-0-0", "kv-d0-0-1"]
+    names = ["kv0-d0-0-000000a1", "kv1-d0-0-000000a1"]
+    assert {edges.open(group).endpoint.rpartition("/")[2] for group in ("p0", "p1")} == set(names)
+    assert sorted(os.listdir(run_dir)) == names
     edges.close()

@@ -1,5 +1,6 @@
 """The store's two ends over a real socket: joining, facts to rank 0, and silence that is noticed and named."""
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -9,11 +10,12 @@ import pytest
 import zmq
 from waiting import eventually
 
-from consensus import store_link
+from consensus import stall, store_link
+from consensus.pulse import Pulse
 from consensus.store_link import FollowerStore, LeaderStore, PPConsensusStore
 from tandem.core.config import Limits
 from tandem.core.ids import Epoch, RankId, RequestId, Room
-from tandem.core.messages import Fact, Facts, Formed, Heartbeat, Join, Progress
+from tandem.core.messages import EpochEnded, Fact, Facts, Formed, Heartbeat, Join, Leaving, Progress
 from tandem.runtime.links import Sockets, encode, post
 
 ROOM, OTHER = Room(RequestId(1), 1), Room(RequestId(2), 1)
@@ -22,8 +24,8 @@ PATIENT, HASTY = 20.0, 0.1
 """Timer scales: nobody is ever silent for so long; and silence is soon noticed."""
 
 
-def join(rank: int, incarnation: int = 1, fingerprint: str = "f") -> Join:
-    return Join(RankId(rank), incarnation, 1_000, Limits(num_pages=64), fingerprint)
+def join(rank: int, incarnation: int = 1, fingerprint: str = "f", known: int = 0) -> Join:
+    return Join(RankId(rank), incarnation, 1_000, Limits(num_pages=64), fingerprint, Epoch(known))
 
 
 class Heard:
@@ -32,7 +34,9 @@ class Heard:
     def __init__(self) -> None:
         self.formed: list[Formed] = []
         self.combined: list[tuple[Room, Fact | None]] = []
-        self.lost: list[str] = []
+        self.over: list[EpochEnded] = []
+        self.refused: list[str] = []
+        self.leaving: list[int] = []
 
     def on_formed(self, formed: Formed) -> None:
         self.formed.append(formed)
@@ -40,8 +44,18 @@ class Heard:
     def on_combined(self, room: Room, fact: Fact | None) -> None:
         self.combined.append((room, fact))
 
-    def on_lost(self, cause: str) -> None:
-        self.lost.append(cause)
+    @property
+    def lost(self) -> list[str]:
+        return [word.cause for word in self.over]
+
+    def on_over(self, word: EpochEnded) -> None:
+        self.over.append(word)
+
+    def on_refused(self, cause: str) -> None:
+        self.refused.append(cause)
+
+    def on_leaving(self, rank: RankId) -> None:
+        self.leaving.append(rank)
 
 
 class Ring:
@@ -53,14 +67,20 @@ class Ring:
         self.sockets: Sockets[zmq.Socket[bytes]] = Sockets(self.context, b"")
         self.socket, self.address = self.sockets.bind(zmq.ROUTER, str(run_dir), "leader")
         self.stores: list[PPConsensusStore] = []
+        self.pulses: dict[int, Pulse] = {}
 
-    def leader(self, size: int = 2, scale: float = PATIENT) -> tuple[LeaderStore, Heard]:
+    def leader(self, size: int = 2, scale: float = PATIENT, joins: Join | None = None) -> tuple[LeaderStore, Heard]:
         heard = Heard()
-        return self._started(LeaderStore(self.socket, size, join(0), heard, scale)), heard
+        return self._started(LeaderStore(self.socket, size, joins or join(0), heard, self.pulse(0), scale)), heard
 
     def follower(self, joins: Join | None = None, scale: float = PATIENT) -> tuple[FollowerStore, Heard]:
-        heard = Heard()
-        return self._started(FollowerStore(self.dealer(), joins or join(1), heard, scale)), heard
+        heard, joins = Heard(), joins or join(1)
+        return self._started(FollowerStore(self.dealer(), joins, heard, self.pulse(joins.rank), scale)), heard
+
+    def pulse(self, rank: int) -> Pulse:
+        """Of a rank without a tick loop: it would hang."""
+        self.pulses[rank] = Pulse(time.monotonic() + 1e6)
+        return self.pulses[rank]
 
     def dealer(self) -> "zmq.Socket[bytes]":
         return self.sockets.connect(zmq.DEALER, self.address)
@@ -142,8 +162,8 @@ def test_bad_news_needs_anyone(ring: Ring) -> None:
 def test_as_long_as_both_speak_nobody_is_lost(ring: Ring) -> None:
     """Rank 0 answers heartbeats, or a follower would lose it."""
     _, at_leader, follower, at_follower = ring.formed()
-    heard_s = follower._heard_s
-    eventually(lambda: follower._heard_s > heard_s)
+    heard_s = follower._silence._heard_s[RankId(0)]
+    eventually(lambda: follower._silence._heard_s[RankId(0)] > heard_s)
     assert (at_leader.lost, at_follower.lost) == ([], [])
 
 
@@ -164,16 +184,87 @@ def test_a_rank_that_comes_back_is_another_process(ring: Ring) -> None:
     _, heard, _, at_follower = ring.formed()
     _, at_successor = ring.follower(join(1, incarnation=2))
     eventually(lambda: heard.lost)
-    assert set(heard.lost) == {"rank 1 came back as another process"}
+    assert heard.lost == ["rank 1 came back as another process"]
     assert at_successor.formed == []
     assert len(at_follower.formed) == 1
 
 
-def test_a_rank_with_another_model_cannot_join(ring: Ring) -> None:
+def test_a_rank_with_another_model_cannot_join_and_is_told_so(ring: Ring) -> None:
+    """The others go on waiting for one that fits."""
+    leader, heard = ring.leader()
+    _, at_other = ring.follower(join(1, fingerprint="other"))
+    assert "rank 0 has fingerprint f, rank 1 has other" in eventually(lambda: at_other.refused)[0]
+    assert leader.refusal == at_other.refused[0]
+    assert (heard.over, heard.refused, heard.formed, at_other.over) == ([], [], [], [])
+    ring.follower()
+    eventually(lambda: heard.formed)
+
+
+def test_a_rank_0_that_was_started_otherwise_than_those_who_have_served_is_the_one_that_is_wrong(ring: Ring) -> None:
     _, heard = ring.leader()
-    ring.follower(join(1, fingerprint="other"))
-    assert "rank 0 has fingerprint f, rank 1 has other" in eventually(lambda: heard.lost)[0]
-    assert heard.formed == []
+    _, at_survivor = ring.follower(join(1, fingerprint="other", known=7))
+    assert "rank 0 has fingerprint f, rank 1 has other" in eventually(lambda: heard.refused)[0]
+    assert at_survivor.refused == []
+
+
+def test_the_epoch_is_above_the_last_one_whatever_the_clocks_say(ring: Ring) -> None:
+    known = 1 << 62
+    _, heard = ring.leader(joins=join(0, known=known))
+    ring.follower()
+    assert eventually(lambda: heard.formed)[0].epoch == known + 1
+
+
+@pytest.mark.parametrize("finder", [0, 1, 2])
+def test_whoever_finds_that_the_epoch_is_over_all_others_hear_the_same_words(ring: Ring, finder: int) -> None:
+    leader, at_leader = ring.leader(3)
+    one, at_one = ring.follower()
+    two, at_two = ring.follower(join(2))
+    eventually(lambda: at_leader.formed and at_one.formed and at_two.formed)
+    stores: list[PPConsensusStore] = [leader, one, two]
+    stores[finder].end("it is divergent")
+    others = [heard for rank, heard in enumerate((at_leader, at_one, at_two)) if rank != finder]
+    eventually(lambda: all(heard.over for heard in others))
+    word = EpochEnded(at_leader.formed[0].epoch, RankId(finder), "it is divergent")
+    assert [heard.over for heard in others] == [[word], [word]]
+
+
+def test_the_last_word_leaves_before_the_link_does(ring: Ring) -> None:
+    leader, _, _, at_follower = ring.formed()
+    leader.end("rank 0 was told to end", left=True)
+    ring.stop(leader)
+    (word,) = eventually(lambda: at_follower.over)
+    assert (word.cause, word.left) == ("rank 0 was told to end", True)
+
+
+def test_only_the_first_word_counts(ring: Ring) -> None:
+    leader, at_leader, follower, at_follower = ring.formed()
+    leader.end("first")
+    leader.end("second")
+    eventually(lambda: at_follower.over)
+    follower.end("third")
+    ring.stop(follower)
+    ring.stop(leader)
+    assert (at_leader.lost, at_follower.lost) == ([], ["first"])
+
+
+def test_rank_0_hears_that_a_rank_was_told_to_end(ring: Ring) -> None:
+    _, heard, follower, _ = ring.formed()
+    follower.leave()
+    assert eventually(lambda: heard.leaving)[0] == 1
+
+
+def test_a_ring_that_stands_still_is_over_and_every_rank_reads_who_it_was(
+    ring: Ring, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stall, "STALL_S", 0.0)
+    _, at_leader, _, at_follower = ring.formed(1.0)
+    now_s = time.monotonic() - 2.0
+    for rank, awaiting in enumerate(("return(7)", "ran(7)")):
+        ring.pulses[rank]._since_s = ring.pulses[rank]._layer_s = now_s
+        ring.pulses[rank]._awaiting = awaiting
+    (cause,) = eventually(lambda: at_leader.lost)
+    assert "the ring stalled: rank 1, at tick -1, has awaited ran(7)" in cause
+    assert eventually(lambda: at_follower.lost) == [cause]
 
 
 def test_strangers_say_nothing_about_the_ring(ring: Ring) -> None:
@@ -187,11 +278,13 @@ def test_strangers_say_nothing_about_the_ring(ring: Ring) -> None:
         Heartbeat(epoch, RankId(7)),
         Facts(old, RankId(1), 1, entries),
         Facts(epoch, RankId(7), 1, entries),
+        Leaving(old, RankId(1)),
+        EpochEnded(old, RankId(1), "a zombie"),
     ]
     for word in words:
         ring.say(stranger, word)
     eventually(lambda: leader.strangers == len(words))
-    assert set(leader._heard_s) == {0, 1}
+    assert set(leader._silence._heard_s) == {1}
     assert heard.combined == []
     assert heard.lost == []
 

@@ -1,0 +1,306 @@
+"""Any rank may die, freeze or hang: its group says why in one voice, forms again, and serves, with its weights."""
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import by_hand
+import pytest
+import zmq
+from by_hand import ByHand, pair
+from fake_model import LAYERS, complete, expected, text_of
+from streams import events, stream
+from waiting import eventually
+
+from tandem.replay import replay
+from tandem.runtime.links import Sockets
+from tandem.runtime.records import Record
+
+MODEL = f"--model=fake:{LAYERS}"
+SHM = "--disaggregation-transfer-backend=shm"
+HASTY = "--timer-scale=0.5"
+RANKS = ("p0.0", "p0.1", "d0.0", "d0.1")
+PROMPT = list(b"whoever dies, the answer stays the same")
+LONG: dict[str, Any] = {"prompt": PROMPT, "max_tokens": 3000, "ignore_eos": True}
+
+pytestmark = pytest.mark.usefixtures("no_other_cluster")
+
+
+@pytest.fixture
+def cluster() -> Iterator[ByHand]:
+    """Two groups of two ranks, started by hand, and a router."""
+    with pair(MODEL, SHM) as started:
+        yield started
+
+
+def answers_right(cluster: ByHand, tokens: int = 40) -> None:
+    cluster.usable()
+    answer = complete(cluster, prompt=PROMPT, max_tokens=tokens, ignore_eos=True)
+    assert answer["choices"][0]["text"] == expected(PROMPT, tokens)
+
+
+def other(name: str) -> str:
+    """The other rank of its group."""
+    group, _, rank = name.partition(".")
+    return f"{group}.{1 - int(rank)}"
+
+
+def epoch(cluster: ByHand, name: str) -> int:
+    return int(cluster.state(name)["epoch"])
+
+
+def forming(cluster: ByHand, name: str) -> None:
+    """Wait until a rank has noticed that its epoch is over."""
+    eventually(lambda: not cluster.state(name)["ready"], f"{name} notices")
+
+
+def loaded(cluster: ByHand, name: str) -> int:
+    """How often a rank has loaded its weights, in all of its processes."""
+    return cluster.log(name).count("has loaded its layers")
+
+
+def causes(cluster: ByHand) -> dict[str, str]:
+    """Of all flight records, by rank; each can be re-executed."""
+    found = {}
+    for path in cluster.dumped():
+        heading = Record(path).heading
+        assert heading.ending is not None
+        assert replay(path, None) == 0
+        found[f"{heading.group.name}.{heading.rank}"] = heading.ending.cause
+    return found
+
+
+@pytest.mark.parametrize("victim", RANKS)
+def test_a_killed_rank_is_noticed_named_and_replaced_and_the_others_keep_their_weights(
+    victim: str, cluster: ByHand
+) -> None:
+    answers_right(cluster)
+    survivor, group = other(victim), victim[:2]
+    before, pid = epoch(cluster, survivor), cluster.pid(survivor)
+    cluster.kill(victim)
+    forming(cluster, survivor)
+    assert cluster.get(survivor, "/livez")[0] == 200, "a peer's death is not its own"
+    status, body = cluster.get(survivor, "/readyz")
+    assert status == 503
+    assert "ranks" in body["waiting_for"]
+    cluster.start(victim)
+    assert cluster.formed(group, above=before) > before
+    answers_right(cluster)
+    state = cluster.state(survivor)
+    cause = f"rank {victim[-1]} was silent for 2.5 s"
+    assert (state["epochs"], state["last_end"]) == (1, cause)
+    assert causes(cluster) == {survivor: cause}, "the other group has nothing to do with it"
+    assert cluster.running(survivor)
+    assert cluster.pid(survivor) == pid
+    assert loaded(cluster, survivor) == 1
+    assert loaded(cluster, victim) == 2
+
+
+@pytest.mark.parametrize("victim", ["p0.0", "d0.1"])
+def test_a_rank_that_is_back_before_anybody_missed_it_is_another_process(victim: str, cluster: ByHand) -> None:
+    answers_right(cluster)
+    survivor, group = other(victim), victim[:2]
+    before = epoch(cluster, survivor)
+    cluster.kill(victim)
+    cluster.start(victim)
+    cluster.formed(group, above=before)
+    answers_right(cluster)
+    assert cluster.state(survivor)["last_end"] == f"rank {victim[-1]} came back as another process"
+
+
+def test_the_same_over_mooncake() -> None:
+    with pair(MODEL) as cluster:
+        answers_right(cluster)
+        for victim in ("p0.1", "d0.0"):
+            before = epoch(cluster, other(victim))
+            cluster.kill(victim)
+            cluster.start(victim)
+            cluster.formed(victim[:2], above=before)
+            answers_right(cluster)
+
+
+@pytest.mark.parametrize("victim", ["p0.1", "d0.0"])
+def test_a_frozen_rank_finds_its_epoch_over_when_it_wakes_and_joins_again(victim: str, cluster: ByHand) -> None:
+    answers_right(cluster)
+    survivor = other(victim)
+    before = epoch(cluster, survivor)
+    cluster.send(victim, signal.SIGSTOP)
+    forming(cluster, survivor)
+    cluster.send(victim, signal.SIGCONT)
+    cluster.formed(victim[:2], above=before)
+    answers_right(cluster)
+    cause = f"rank {victim[-1]} was silent for 2.5 s"
+    assert {name: cluster.state(name)["last_end"] for name in (survivor, victim)} == {survivor: cause, victim: cause}
+    assert causes(cluster) == {survivor: cause, victim: cause}
+    assert loaded(cluster, victim) == loaded(cluster, survivor) == 1
+
+
+@pytest.mark.parametrize("victim", ["p0.0", "d0.1"])
+def test_a_frozen_rank_that_was_replaced_meanwhile_ends_and_disturbs_nobody(victim: str, cluster: ByHand) -> None:
+    answers_right(cluster)
+    survivor = other(victim)
+    before = epoch(cluster, survivor)
+    zombie = cluster.processes[victim]
+    cluster.send(victim, signal.SIGSTOP)
+    cluster.start(victim)
+    after = cluster.formed(victim[:2], above=before)
+    answers_right(cluster)
+    zombie.send_signal(signal.SIGCONT)
+    assert zombie.wait(by_hand.LONG_S) == 3
+    assert "another process has taken the place" in cluster.log(victim)
+    answers_right(cluster)
+    assert epoch(cluster, survivor) == after
+
+
+@pytest.mark.parametrize("victim", ["p0.1", "d0.0"])
+def test_an_engine_that_hangs_is_named_and_its_process_ends(
+    victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hang = tmp_path / "hang"
+    monkeypatch.setenv("HANG", f"{victim}={hang}")
+    script = Path(by_hand.__file__).parent / "hangs.py"
+    with pair(MODEL, SHM, HASTY, entry=(sys.executable, "-P", str(script))) as cluster:
+        answers_right(cluster)
+        survivor = other(victim)
+        before = epoch(cluster, survivor)
+        hang.touch()
+        with stream(cluster, LONG) as response:
+            assert "error" in list(events(response))[-1]
+        assert cluster.status(victim) == 3, "it may still use its pages"
+        assert "hangs after the end of its epoch" in cluster.log(victim)
+        cluster.start(victim)
+        cluster.formed(victim[:2], above=before)
+        answers_right(cluster)
+        told = causes(cluster)
+        assert told.keys() == {survivor, victim}, "also the guilty one, which is idle"
+        assert told[survivor] == told[victim]
+        assert f"the ring stalled: rank {victim[-1]}, at tick" in told[survivor]
+        assert "has awaited ran(" in told[survivor]
+        assert loaded(cluster, survivor) == 1
+
+
+@pytest.mark.parametrize("group", ["p0", "d0"])
+def test_a_malformed_message_on_the_ring_ends_the_epoch_and_nobody_has_to_be_restarted(
+    group: str, cluster: ByHand
+) -> None:
+    answers_right(cluster)
+    names = [f"{group}.{rank}" for rank in (0, 1)]
+    before = epoch(cluster, names[0])
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sockets: Sockets[zmq.Socket[bytes]] = Sockets(context, b"")
+    sockets.connect(zmq.PUSH, cluster.members()[names[1]].ring).send(b"garbage")
+    cluster.formed(group, above=before)
+    sockets.close()
+    context.term()
+    answers_right(cluster)
+    cause = "a malformed message came over the ring"
+    assert causes(cluster) == dict.fromkeys(names, cause)
+    assert [cluster.state(name)["last_end"] for name in names] == [cause, cause]
+    assert [loaded(cluster, name) for name in names] == [1, 1]
+
+
+def test_a_rank_that_is_started_otherwise_ends_and_the_ring_waits_for_a_right_one(cluster: ByHand) -> None:
+    before = epoch(cluster, "d0.0")
+    for victim, more, told in (
+        ("d0.1", "--page-size=32", "give all the same"),
+        ("d0.0", "--pp-partition=1,7", "give all ranks the same --pp-partition"),
+    ):
+        cluster.kill(victim)
+        cluster.start(victim, more=[more])
+        assert cluster.status(victim) == 2
+        assert told in cluster.log(victim)
+        cluster.start(victim)
+        before = cluster.formed("d0", above=before)
+    answers_right(cluster)
+
+
+def open_files(cluster: ByHand, name: str) -> tuple[int, int]:
+    """Descriptors and threads of a rank."""
+    folder = Path(f"/proc/{cluster.pid(name)}")
+    return len(os.listdir(folder / "fd")), len(os.listdir(folder / "task"))
+
+
+@pytest.mark.parametrize("backend", ["shm", "mooncake"])
+def test_an_epoch_leaves_nothing_behind_in_those_who_survive_it(backend: str) -> None:
+    with pair(MODEL, f"--disaggregation-transfer-backend={backend}") as cluster:
+        answers_right(cluster)
+        held = []
+        for _ in range(4):
+            for victim in ("p0.1", "d0.1"):
+                before = epoch(cluster, other(victim))
+                cluster.kill(victim)
+                cluster.start(victim)
+                cluster.formed(victim[:2], above=before)
+            answers_right(cluster)
+            held.append({name: open_files(cluster, name) for name in ("p0.0", "d0.0")})
+        for name, first in held[0].items():
+            eventually(lambda: open_files(cluster, name) <= first, f"{name} had {first}, then {held}")  # noqa: B023
+
+
+# told to end
+
+
+@contextlib.contextmanager
+def decoding(cluster: ByHand) -> Iterator[tuple[str, HTTPResponse]]:
+    """A stream whose request decodes: the beginning of its text, and where the rest comes from."""
+    with stream(cluster, LONG) as response:
+        first = next(events(response))["choices"][0]["text"]
+        eventually(lambda: cluster.state("d0.0")["running"] == 1, "it decodes")
+        yield first, response
+
+
+def draining(cluster: ByHand, group: str) -> None:
+    """Wait until the router has heard that a group takes nothing new."""
+    eventually(lambda: (group, "draining") in [(one["name"], one["state"]) for one in cluster.workers()])
+
+
+@pytest.mark.parametrize("leaver", ["d0.0", "d0.1"])
+def test_a_rank_that_is_told_to_end_finishes_what_its_group_has_and_the_others_join_again(
+    leaver: str, cluster: ByHand
+) -> None:
+    before = epoch(cluster, "d0.0")
+    with decoding(cluster) as (first, response):
+        cluster.send(leaver, signal.SIGTERM)
+        draining(cluster, "d0")
+        assert first + text_of(response) == expected(PROMPT, LONG["max_tokens"])
+    assert cluster.status(leaver) == 0
+    cluster.start(leaver)
+    cluster.formed("d0", above=before)
+    answers_right(cluster)
+    assert cluster.state(other(leaver))["last_end"] == f"d0 rank {leaver[-1]} was told to end"
+    assert causes(cluster) == {}, "all was in order"
+    assert loaded(cluster, other(leaver)) == 1
+
+
+@pytest.mark.parametrize("leaver", ["d0.0", "d0.1"])
+def test_who_is_told_twice_waits_for_nothing(leaver: str, cluster: ByHand) -> None:
+    with decoding(cluster) as (_, response):
+        cluster.send(leaver, signal.SIGTERM)
+        draining(cluster, "d0")
+        cluster.send(leaver, signal.SIGTERM)
+        assert cluster.status(leaver) == 0
+        assert "error" in list(events(response))[-1]
+    assert causes(cluster) == {}
+
+
+def test_a_group_waits_for_its_requests_no_longer_than_it_was_told() -> None:
+    with pair(MODEL, SHM, "--drain-s=0.2") as cluster, decoding(cluster) as (_, response):
+        cluster.send("d0.1", signal.SIGTERM)
+        assert cluster.status("d0.1") == 0
+        assert "error" in list(events(response))[-1]
+        assert cluster.state("d0.0")["last_end"] == "d0 rank 1 was told to end"
+
+
+def test_all_may_be_told_at_once_also_those_who_wait_for_their_ring(cluster: ByHand) -> None:
+    cluster.kill("p0.0")
+    forming(cluster, "p0.1")
+    left = ("p0.1", "d0.0", "d0.1")
+    for name in left:
+        cluster.send(name, signal.SIGTERM)
+    assert [cluster.status(name) for name in left] == [0, 0, 0]
+    eventually(lambda: cluster.members() == {}, "they have taken their entries away")
