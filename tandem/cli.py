@@ -11,6 +11,7 @@ from typer import Argument, Option
 
 from tandem import flags
 from tandem.core.config import (
+    DRAIN_S,
     MAX_REQUESTS,
     MAX_ROOMS,
     REQUEST_TIMEOUT_S,
@@ -81,6 +82,7 @@ def up(
     admin_port: flags.Port = 0,
     registry_url: flags.OwnRegistryUrl = "",
     timer_scale: flags.TimerScale = 1.0,
+    drain_s: flags.DrainS = DRAIN_S,
     dump_dir: flags.DumpDir = "",
     record_dir: flags.RecordDir = "",
     threads: flags.Threads = None,
@@ -103,6 +105,7 @@ def up(
         admin_port=admin_port,
         registry_url=registry_url,
         timer_scale=timer_scale,
+        drain_s=drain_s,
         dump_dir=dump_dir,
         record_dir=record_dir,
         threads=threads,

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tandem.core.config import (
+    DRAIN_S,
     Group,
     Limits,
     RoleName,
@@ -57,6 +58,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int = 0
     registry_url: str = ""
     timer_scale: float = 1.0
+    drain_s: float = DRAIN_S
     dump_dir: str = ""
     record_dir: str = ""
     threads: int | None = None
