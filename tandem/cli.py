@@ -89,28 +89,10 @@ def up(
 ) -> int:
     """Run a whole cluster on this machine until Ctrl-C."""
     from tandem.local import cluster
-    from tandem.local.wanted import Wanted, rings_of
+    from tandem.local.wanted import wanted_of
 
     check_kind(context)
-    wanted = Wanted(
-        model=model or bundled_model(),
-        served_model_name=served_model_name,
-        rings=rings_of(context.params),
-        limits=limits_of(context.params),
-        num_pages=num_pages,
-        dtype=dtype,
-        transfer_backend=disaggregation_transfer_backend,
-        host=host,
-        port=port,
-        admin_port=admin_port,
-        registry_url=registry_url,
-        timer_scale=timer_scale,
-        drain_s=drain_s,
-        dump_dir=dump_dir,
-        record_dir=record_dir,
-        threads=threads,
-    )
-    return cluster.up(wanted)
+    return cluster.up(wanted_of(context.params, model or bundled_model(), limits_of(context.params)))
 
 
 def check_kind(context: typer.Context) -> None:

@@ -17,7 +17,7 @@ ANSWER_BYTES = 4096
 
 @dataclass(frozen=True)
 class Question:
-    """What a process is asked, where, and what is in a good answer, after which it closes the connection."""
+    """What a process is asked, where, and what the first line of a good answer has; then it hangs up."""
 
     address: tuple[str, int] | str
     """Host and port, or the path of a unix socket."""
@@ -82,7 +82,7 @@ class Probe:
 
     def _end(self) -> None:
         self.close()
-        self._told(self._question.good in self._answer)
+        self._told(self._question.good in self._answer.partition(b"\r\n")[0])
 
 
 @dataclass(eq=False)

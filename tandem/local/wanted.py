@@ -84,6 +84,18 @@ def topology_of(wanted: Wanted) -> Topology:
     )
 
 
+def wanted_of(given: Mapping[str, Any], model: str, limits: Limits) -> Wanted:
+    """What the flags of `up` mean; most have the names of the fields."""
+    named = {name: given[name] for name in Wanted.__struct_fields__ if name in given}
+    meant = {
+        "model": model,
+        "rings": rings_of(given),
+        "limits": limits,
+        "transfer_backend": given["disaggregation_transfer_backend"],
+    }
+    return Wanted(**named | meant)
+
+
 def rings_of(given: Mapping[str, Any]) -> tuple[Ring, ...]:
     """What the flags of `up` say about groups, by their names."""
     if given["colocated"]:
