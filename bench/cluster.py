@@ -72,6 +72,13 @@ class Cluster:
                 print(self.stderr(), file=sys.stderr)
             self.kill()
 
+    def serves_again(self) -> None:
+        """Once a process of it has ended: wait until it serves again, and take over what its new READY line says.
+
+        Raises ClusterFailed when it does not.
+        """
+        self._read_ready()
+
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to end; its exit status. Raises ClusterFailed when it does not end in time."""
         self.process.send_signal(number)

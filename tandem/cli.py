@@ -81,34 +81,18 @@ def up(
     admin_port: flags.Port = 0,
     registry_url: flags.OwnRegistryUrl = "",
     timer_scale: flags.TimerScale = 1.0,
+    drain_s: flags.DrainS = DRAIN_S,
     dump_dir: flags.DumpDir = "",
     record_dir: flags.RecordDir = "",
     threads: flags.Threads = None,
 ) -> int:
     """Run a whole cluster on this machine until Ctrl-C."""
     from tandem.local import cluster
-    from tandem.local.wanted import Wanted, rings_of
+    from tandem.local.wanted import wanted_of
 
     check_kind(context)
     flags.check_host("--host", host)
-    wanted = Wanted(
-        model=model or bundled_model(),
-        served_model_name=served_model_name,
-        rings=rings_of(context.params),
-        limits=limits_of(context.params),
-        num_pages=num_pages,
-        dtype=dtype,
-        transfer_backend=disaggregation_transfer_backend,
-        host=host,
-        port=port,
-        admin_port=admin_port,
-        registry_url=registry_url,
-        timer_scale=timer_scale,
-        dump_dir=dump_dir,
-        record_dir=record_dir,
-        threads=threads,
-    )
-    return cluster.up(wanted)
+    return cluster.up(wanted_of(context.params, model or bundled_model(), limits_of(context.params)))
 
 
 def check_kind(context: typer.Context) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tandem.core.config import Group, RankOptions, RouterOptions, Topology
+from tandem.core.config import DRAIN_S, Group, RankOptions, RouterOptions, Topology
 from tandem.core.ids import RankId
 
 Value = str | int | float | bool
@@ -27,6 +27,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     dump_dir: str = ""
     record_dir: str = ""
     timer_scale: float = 1.0
+    drain_s: float = DRAIN_S
     supervised: bool = False
 
 

@@ -14,6 +14,8 @@ MAX_REQUESTS = 1024
 """Requests that one router answers at once; one more is refused as `too_many_requests`."""
 REQUEST_TIMEOUT_S = 600.0
 """For one request, from its first byte to its last."""
+DRAIN_S = 30.0
+"""For what is open, once a process has been told to end."""
 QUIESCE_MS = 10_000
 DRAIN_S = 30.0
 """For what a group has begun when one of its ranks is told to end."""

@@ -3,6 +3,12 @@
 import errno
 import socket
 import sys
+from collections.abc import Mapping
+from functools import partial
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import msgspec
 
 from tandem.core.commands import (
     StartOptions,
@@ -16,7 +22,7 @@ from tandem.core.commands import (
 from tandem.core.config import RankOptions, RouterOptions, Topology
 from tandem.core.errors import ConfigError
 from tandem.local.child import Command
-from tandem.local.readiness import Looking, Word
+from tandem.local.readiness import Look, Looking
 from tandem.local.registry import members_reader, running_registry
 from tandem.local.run_directory import RunDirectory
 from tandem.local.screen import Screen
@@ -24,6 +30,8 @@ from tandem.local.signals import Wakeup
 from tandem.local.supervisor import ROUTER, Supervisor
 from tandem.local.wanted import Wanted, default_threads, served_name, topology_of
 from tandem.runtime.places import check_folder
+
+Options = TypeVar("Options", RankOptions, RouterOptions)
 
 ADMIN_HOST = "127.0.0.1"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -36,25 +44,32 @@ def up(wanted: Wanted) -> int:
     check_port("--admin-port", ADMIN_HOST, topology.admin_port)
     check_folder("--dump-dir", wanted.dump_dir)
     check_folder("--record-dir", wanted.record_dir)
-    wakeup: Wakeup[Word] = Wakeup()
-    with wakeup, RunDirectory() as directory, running_registry(topology.registry_url, directory) as (url, watched):
+    wakeup: Wakeup[Look] = Wakeup()
+    with wakeup, RunDirectory() as directory, running_registry(topology.registry_url, directory) as registry:
         secret_file = directory.write_secret()
         start = StartOptions(
             served_model_name=wanted.served_model_name or served_name(wanted.model),
-            registry_url=url,
+            registry_url=registry.url,
             run_dir=str(directory.path),
             secret_file=str(secret_file),
             threads=wanted.threads or default_threads(len(topology.ranks())),
             dump_dir=wanted.dump_dir,
             record_dir=wanted.record_dir,
             timer_scale=wanted.timer_scale,
+            drain_s=wanted.drain_s,
             supervised=True,
         )
         names = [rank_name(group, rank) for group, rank in topology.ranks()]
-        readiness = Looking(names, members_reader(url, topology.cluster, secret_file))
-        screen = Screen(start.served_model_name)
+        readiness = Looking(names, members_reader(registry.url, topology.cluster, secret_file))
         supervisor = Supervisor(
-            commands_of(topology, start), readiness, screen, watched=watched, started=directory.end_with_us
+            commands_of(topology, start),
+            readiness,
+            Screen(start.served_model_name),
+            registry=registry,
+            started=directory.end_with_us,
+            again=partial(command_again, drained(router_options(topology, start), start)),
+            drain_s=wanted.drain_s,
+            timer_scale=wanted.timer_scale,
         )
         return supervisor.run(wakeup)
 
@@ -73,8 +88,23 @@ def check_port(flag: str, host: str, port: int) -> None:
 
 def commands_of(topology: Topology, start: StartOptions) -> list[Command]:
     """Every process, ranks first."""
-    ranks = [rank_command(options) for options in topology_options(topology, start)]
-    return [*ranks, router_command(router_options(topology, start))]
+    ranks = [rank_command(drained(options, start)) for options in topology_options(topology, start)]
+    return [*ranks, router_command(drained(router_options(topology, start), start))]
+
+
+def drained(options: Options, start: StartOptions) -> Options:
+    """The same, with the time that an ending process has for what is open, if its command knows of one."""
+    if "drain_s" not in options.__struct_fields__:
+        return options
+    return msgspec.structs.replace(options, drain_s=start.drain_s)
+
+
+def command_again(options: RouterOptions, command: Command, urls: Mapping[str, str]) -> Command:
+    """How a process is started once more: a router on the ports that its clients know, others as before."""
+    if command.name != ROUTER:
+        return command
+    port, admin_port = (urlsplit(urls[name]).port for name in ("url", "admin_url"))
+    return router_command(msgspec.structs.replace(options, port=port, admin_port=admin_port))
 
 
 def rank_command(options: RankOptions) -> Command:
