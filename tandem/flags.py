@@ -57,9 +57,6 @@ DrainS = Annotated[
 ]
 DumpDir = Annotated[str, Option(help="Where flight records go. (Default: below the user's state directory.)")]
 RecordDir = Annotated[str, Option(help="Also record every tick of the epoch there, for `tandem replay`. It grows.")]
-DrainS = Annotated[
-    float, Option(min=0, max=86400, help="Seconds for open requests when a rank of the group is told to end.")
-]
 Cluster = Annotated[str, Option(help="Name of the cluster in the registry.")]
 RegistryUrl = Annotated[
     str, Option(envvar=REGISTRY_URL, help="redis://, rediss:// or unix:// URL. A password belongs in the environment.")
