@@ -178,8 +178,9 @@ class Supervisor:
             if not process.silent:
                 self._on_output(process)
             last_words = f": {process.last_line}" if process.last_line else ""
-        how = describe_end(self._release(kept))
-        ended = f"(pid {process.pid}) {how}{last_words if how.startswith('exited') else ''}"
+        status = self._release(kept)
+        how = describe_end(status)
+        ended = f"(pid {process.pid}) {how}{last_words if status > 0 else ''}"
         self._tell_lost(kept, how)
         if self._phase is Phase.STARTING:
             self._screen.notice(f"{kept.title} {ended}")
