@@ -1,6 +1,7 @@
 """What the ranks of a real cluster leave behind when it ends, and that it can be re-executed."""
 
 import os
+import re
 import signal
 from pathlib import Path
 
@@ -76,4 +77,6 @@ def test_a_cluster_that_is_told_to_end_leaves_no_dump_and_whole_records(
     whole = by_rank(records)
     for name, path in whole.items():
         assert replay(path, None) == 0
-        assert f"{ticks[name] + 1} ticks, all digests equal" in capsys.readouterr().out
+        told = re.search(r"^(\d+) ticks, all digests equal", capsys.readouterr().out, re.MULTILINE)
+        assert told is not None
+        assert int(told[1]) > ticks[name], "and perhaps a few more, while it ended"
