@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 from tandem.core.config import DRAIN_S
@@ -296,5 +295,5 @@ class Supervisor:
             self._listening = False
         return status
 
-    def _pids(self) -> dict[str, Any]:
+    def _pids(self) -> dict[str, int]:
         return {name: kept.process.pid for name, kept in self._kept.items() if kept.process is not None}
