@@ -56,6 +56,7 @@ def topology_options(topology: Topology, start: StartOptions) -> list[RankOption
             record_dir=start.record_dir,
             supervised=start.supervised,
             timer_scale=start.timer_scale,
+            drain_s=start.drain_s,
         )
         for group, rank in topology.ranks()
     ]

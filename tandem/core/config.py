@@ -17,8 +17,6 @@ REQUEST_TIMEOUT_S = 600.0
 DRAIN_S = 30.0
 """For what is open, once a process has been told to end."""
 QUIESCE_MS = 10_000
-DRAIN_S = 30.0
-"""For what a group has begun when one of its ranks is told to end."""
 CHECKSUM_SAMPLE = 64
 MAX_TICK_TOKENS = 2**20
 """Of a prompt, or of all prompts, in one tick: no group is ever told to take more."""
