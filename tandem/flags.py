@@ -47,6 +47,9 @@ Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
 TimerScale = Annotated[
     float, Option(min=0.01, max=1000, help="Multiplies the times after which somebody counts as failed.")
 ]
+DrainS = Annotated[
+    float, Option(min=0, max=86400, help="Seconds for open requests to finish, once the process is told to end.")
+]
 DumpDir = Annotated[str, Option(help="Where flight records go. (Default: below the user's state directory.)")]
 RecordDir = Annotated[str, Option(help="Also record every tick of the epoch there, for `tandem replay`. It grows.")]
 Cluster = Annotated[str, Option(help="Name of the cluster in the registry.")]

@@ -14,6 +14,8 @@ MAX_REQUESTS = 1024
 """Requests that one router answers at once; one more is refused as `too_many_requests`."""
 REQUEST_TIMEOUT_S = 600.0
 """For one request, from its first byte to its last."""
+DRAIN_S = 30.0
+"""For what is open, once a process has been told to end."""
 QUIESCE_MS = 10_000
 CHECKSUM_SAMPLE = 64
 MAX_TICK_TOKENS = 2**20
@@ -192,5 +194,6 @@ class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     request_timeout_s: float = REQUEST_TIMEOUT_S
     max_concurrent_requests: int = MAX_REQUESTS
+    drain_s: float = DRAIN_S
     supervised: bool = False
     timer_scale: float = 1.0  # multiplies failure timers

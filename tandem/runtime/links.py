@@ -63,9 +63,23 @@ class Sockets(Generic[S]):
         assert isinstance(bound, bytes)
         return socket, bound.rstrip(b"\0").decode()
 
-    def connect(self, kind: int, address: str, identity: bytes | None = None, *, high_water: int = HIGH_WATER) -> S:
-        """Open a socket to an address that `bind` returned, here or elsewhere. Raises ConfigError for any other."""
+    def connect(
+        self,
+        kind: int,
+        address: str,
+        identity: bytes | None = None,
+        *,
+        high_water: int = HIGH_WATER,
+        last_words: bool = False,
+    ) -> S:
+        """Open a socket to an address that `bind` returned, here or elsewhere. Raises ConfigError for any other.
+
+        `last_words`: what a peer said before it hung up can still be read, and what it is told then waits for its
+        successor. Otherwise both are dropped.
+        """
         socket = self._socket(kind, address, high_water, server=False)
+        if last_words:
+            socket.setsockopt(zmq.IMMEDIATE, 0)
         if identity is not None:
             socket.setsockopt(zmq.IDENTITY, identity)
         try:

@@ -33,7 +33,9 @@ def test_garbage_is_skipped_and_what_follows_is_delivered(frames, caplog):
                 dealer.connect(address)
                 return dealer
 
-            upstream = Upstream(connect, lambda name, message: arrived.put_nowait((name, message)), arrived.put_nowait)
+            upstream = Upstream(
+                connect, lambda name, message: arrived.put_nowait((name, message)), print, arrived.put_nowait
+            )
             upstream.connect("p0", "inproc://p0")
             identity, _ = await group.recv_multipart()
             for sent in (frames, [msgspec.msgpack.encode(TOKEN)]):
