@@ -104,6 +104,10 @@ class Requests:
                 self._refused(exchange, attempt.groups[role], unsent(role, attempt.groups[role]))
                 return
 
+    def on_group(self, group: str) -> int:
+        """Open requests that this group has a part of."""
+        return sum(group in exchange.attempt.groups.values() for exchange in self._open.values())
+
     def on_message(self, group: str, message: Token | Done | Evicted) -> None:
         """What a group says. A room that is not open any more, or a group that does not work on it, is ignored."""
         exchange = self._open.get(message.room.rid)

@@ -287,6 +287,19 @@ class Service:
         except ConfigError as error:
             self.on_lost(group, str(error))
 
+    def status(self) -> dict[str, object]:
+        """How this router is doing, for people and for who waits for its end."""
+        state = "draining" if self.draining else "ready" if self.ready() else "not ready"
+        return {
+            "state": state,
+            "open": len(self.requests),
+            "admitted": self._admitted,
+            "coming": self._reading,
+            "migrated": self.requests.migrated,
+            "quarantined": self.requests.quarantined,
+            "prompts_refused": len(self.requests.quarantine),
+        }
+
     def workers(self) -> list[dict[str, object]]:
         """The known groups, for people."""
         now = self._loop.time()
@@ -303,6 +316,7 @@ class Service:
                     for rank, member in sorted(watched.ranks.items())
                 ],
                 "fingerprint": watched.head.fingerprint if watched.head else None,
+                "open": self.requests.on_group(watched.group.name),
                 "heard_s_ago": None if watched.heard is None else round(now - watched.heard, 3),
                 "waiting": watched.load.waiting if watched.load else None,
                 "running": watched.load.running if watched.load else None,
