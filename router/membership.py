@@ -41,7 +41,7 @@ class Lost:
 
     group: str
     cause: str
-    crashed: bool = True  # nobody had told it to end
+    crashed: bool = True  # as far as is known, nobody had told it to end
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,11 @@ class Watched:
     def identity(self) -> _Identity | None:
         """Of whom we are connected to."""
         return identity_of(self.speaker) if self.speaker is not None else None
+
+    @property
+    def draining(self) -> bool:
+        """It takes nothing new: it has said so, or was told by us."""
+        return self.drained or (self.load is not None and self.load.draining)
 
     @property
     def trusted(self) -> bool:
@@ -122,7 +127,7 @@ class Membership:
                 watched.heard = min(now, watched.heard + nap)
             if now - watched.heard > self._silent_s:
                 watched.silent = True
-                changes.append(Lost(name, f"no sign of life for {self._silent_s:g} s"))
+                changes.append(Lost(name, f"no sign of life for {self._silent_s:g} s", not watched.draining))
         return changes
 
     def on_load(self, group: str, now: float, load: Load) -> None:
@@ -143,7 +148,7 @@ class Membership:
         if watched is None or watched.lost is not None:
             return []
         watched.lost = cause
-        return [Lost(group, cause, crashed)]
+        return [Lost(group, cause, crashed and not watched.draining)]
 
     def on_hang_up(self, group: str) -> list[Change]:
         """The connection to a group broke, so what it still says about its requests cannot reach us.
@@ -154,7 +159,7 @@ class Membership:
         if watched is None or not watched.trusted:
             return []
         watched.silent = True
-        return [Lost(group, "its rank 0 hung up")]
+        return [Lost(group, "its rank 0 hung up", not watched.draining)]
 
     def talks(self, group: str) -> bool:
         """Whether what this group is told is likely to arrive."""
@@ -192,7 +197,7 @@ class Membership:
             return State.SILENT
         if watched.load is None:
             return State.CONNECTING
-        return State.DRAINING if watched.drained or watched.load.draining else State.USABLE
+        return State.DRAINING if watched.draining else State.USABLE
 
     def why_none(self) -> tuple[str, str]:
         """Error code and sentence for a moment in which there is no route for a request."""
@@ -233,10 +238,10 @@ class Membership:
             return []
         if identity_of(head) == watched.identity:
             return []
-        name, was_trusted = watched.group.name, watched.trusted
+        name, was_trusted, crashed = watched.group.name, watched.trusted, not watched.draining
         watched.speaker, watched.heard, watched.load, watched.silent, watched.lost = head, None, None, False, None
         watched.drained = False
-        changes: list[Change] = [Lost(name, f"it started over as epoch {head.epoch}")] if was_trusted else []
+        changes: list[Change] = [Lost(name, f"it started over as epoch {head.epoch}", crashed)] if was_trusted else []
         return [*changes, Connect(name, head.intake)]
 
 

@@ -161,7 +161,7 @@ class Requests:
         if exchange.retries[reason] < RETRIES_MAX.get(reason, 0):
             exchange.retries[reason] += 1
             self._go_on(exchange)
-        elif reason is Reason.DRAINING:
+        elif reason is Reason.DRAINING or (reason is Reason.QUEUE_FULL and done.room.attempt > 1):
             self._refused(exchange, name, ended_with(reason, role, name))
         elif reason is Reason.CLIENT_GONE:  # the group has taken this router's silence for its end
             self._lose(exchange, role, ended_with(reason, role, name), crashed=False)

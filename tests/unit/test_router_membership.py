@@ -11,6 +11,7 @@ from tandem.core.members import Member
 from tandem.core.messages import Load
 
 LOAD = Load("x", 1, 2, 3)
+DRAINING = Load("x", 1, 2, 3, draining=True)
 
 
 def ranks(name: str, *, size: int = 2, epoch: int = 1, incarnation: int = 1, boot_ms: int = 1, **more) -> list[Member]:
@@ -200,6 +201,20 @@ def test_a_loss_says_whether_somebody_wanted_it():
     assert heard("p0").on_lost("p0", "told", crashed=False) == [Lost("p0", "told", crashed=False)]
 
 
+def test_a_group_that_was_draining_was_told_to_end():
+    ends = {
+        "vanished": lambda membership: membership.on_lost("d0", "exit 0"),
+        "hung up": lambda membership: membership.on_hang_up("d0"),
+        "silent": lambda membership: [change for now in range(2, 8) for change in membership.on_time(now)],
+        "started over": lambda membership: membership.on_members(ranks("d0", epoch=2), 2)[:1],
+    }
+    for what, end in ends.items():
+        membership = heard("d0")
+        membership.on_time(1)
+        membership.on_load("d0", 1, DRAINING)
+        assert [change.crashed for change in end(membership)] == [False], what
+
+
 def test_a_group_that_left_the_registry_is_dropped_when_it_is_silent():
     membership = heard("p0")
     assert membership.on_members([], 1) == [], "it still talks"
@@ -238,9 +253,6 @@ def test_the_reason_for_no_colocated_group_is_told():
     membership.on_members(ranks("c0", epoch=0) + ranks("p0"), 1)
     told = "no prefill group is usable: p0 was not heard yet; c0 is forming its ring"
     assert membership.why_none() == ("no_prefill", told)
-
-
-DRAINING = Load("x", 1, 2, 3, draining=True)
 
 
 def test_a_group_that_drains_takes_nothing_new_but_keeps_what_it_has():

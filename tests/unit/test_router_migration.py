@@ -262,6 +262,19 @@ def test_a_group_that_drains_is_left_for_another():
     assert (desk.code(), desk.exchange.end.error.retry_after_s) == ("draining", 1)
 
 
+def test_a_full_table_ends_a_new_request_and_no_other():
+    desk = Desk()
+    other = desk.open(Room(RequestId(8), 1))
+    lose(desk, "d0", OTHER_PAIR)
+    desk.route = THIRD_PAIR
+    desk.book.on_message("d1", Done(desk.exchange.attempt.room, Reason.QUEUE_FULL))
+    assert (desk.exchange.end, desk.exchange.attempt.route) == (None, THIRD_PAIR)
+    assert other.attempt.route == OTHER_PAIR
+    new = desk.open(Room(RequestId(9), 1))
+    desk.book.on_message("d2", Done(Room(RequestId(9), 1), Reason.QUEUE_FULL))
+    assert new.end.error.code == "queue_full"
+
+
 def test_each_refusal_of_an_attempt_is_heard_once():
     desk = Desk()
     desk.route = OTHER_PAIR
