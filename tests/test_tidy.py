@@ -68,6 +68,7 @@ FLOORS = {
     "router.placement": 2,
     "router.attempt": 2,
     "router.membership": 2,
+    "router.quarantine": 2,
     "router.stream": 2,
     "router.stops": 2,
     "router.errors": 2,

@@ -134,6 +134,7 @@ def router_arguments(options: RouterOptions) -> list[str]:
         "admin-port": options.admin_port,
         "request-timeout": options.request_timeout_s,
         "max-concurrent-requests": options.max_concurrent_requests,
+        "drain-s": options.drain_s,
         "timer-scale": options.timer_scale,
         "supervised": options.supervised,
     }

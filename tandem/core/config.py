@@ -202,5 +202,6 @@ class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     request_timeout_s: float = REQUEST_TIMEOUT_S
     max_concurrent_requests: int = MAX_REQUESTS
+    drain_s: float = DRAIN_S
     supervised: bool = False
     timer_scale: float = 1.0  # multiplies failure timers

@@ -90,6 +90,7 @@ ODD_ROUTER = RouterOptions(
     secret_file="=",
     request_timeout_s=1 / 3,
     max_concurrent_requests=1,
+    drain_s=0.0,
     timer_scale=0.1 + 0.2,
     supervised=True,
 )
