@@ -75,6 +75,7 @@ def router_options(topology: Topology, start: StartOptions) -> RouterOptions:
         secret_file=start.secret_file,
         supervised=start.supervised,
         timer_scale=start.timer_scale,
+        drain_s=start.drain_s,
     )
 
 
