@@ -125,7 +125,7 @@ BOUNDS = {
     "async_depth": ("pp-async-batch-depth", 0, 1024),
     "max_rooms": ("max-rooms", 1, 2**20),
     "host_pages": ("host-pages", 0, 2**24),
-    "quiesce_ms": ("quiesce-ms", 1, 3_600_000),
+    "quiesce_ms": ("quiesce-ms", 100, 3_600_000),
     "checksum_sample": ("checksum-sample", 0, 2**20),
 }
 """The flag of each limit that an operator sets, the least it may be and the most: far above what is of use, and far

@@ -246,9 +246,12 @@ def test_a_rank_whose_address_leads_to_another_is_not_taken_for_it(doubles, unti
     play(prefill, decode)
     swapped = [msgspec.structs.replace(member, http=prefill.address) for member in serving.members()]
     serving.members = lambda: swapped
-    silent = until(lambda: serving.get(f"/transfers/{ID}", admin=True)[1]["silent"])
-    assert silent.keys() == {"d0.0"}
-    assert "p0.0 answers at its address" in silent["d0.0"]
+
+    def swapped_is_told() -> bool:
+        silent = serving.get(f"/transfers/{ID}", admin=True)[1]["silent"]
+        return silent.keys() == {"d0.0"} and "p0.0 answers at its address" in silent["d0.0"]
+
+    until(swapped_is_told)
 
 
 def test_an_unknown_request_says_who_was_not_heard(doubles, nobody):
