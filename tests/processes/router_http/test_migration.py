@@ -259,3 +259,20 @@ def test_an_order_to_a_group_that_hung_up_is_refused(start, until):
     until(lambda: serving.usable() == ["p0"])
     status, answer = serving.order("d0/drain")
     assert (status, answer["error"]["code"]) == (503, "group_unreachable")
+
+
+def test_a_group_that_is_being_drained_still_finishes_what_has_begun_where_nobody_else_can(start, kinds):
+    serving = start(pairs=2)
+    vanish(serving, "p1")
+    serving.double.play(hold_at=4)
+    with serving.client() as client:
+        stream = client.chat.completions.create(**BODY, stream=True)
+        chunks = [next(stream)]
+        lost = groups_of(serving, kinds, 1)[1]
+        assert serving.order("p0/drain")[0] == 202
+        assert serving.post(CHAT, BODY)[0] == 503
+        vanish(serving, lost)
+        assert groups_of(serving, kinds, 2) == ["p0", {"d0": "d1", "d1": "d0"}[lost]]
+        serving.double.go()
+        chunks += stream
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "hello world"
