@@ -40,7 +40,8 @@ class Fences:
 
     def ask(self, group: str) -> None:
         """Fence what leads to a group. Nobody of it may be greeted from now on."""
-        log.info("%s is being fenced off: no page is free before that", group)
+        if not self.going_on(group):
+            log.info("%s is being fenced off: pages held for it are free once that is done", group)
         self._asked[group] = None
 
     def begin(self) -> None:
@@ -72,7 +73,8 @@ class Fences:
                 return self._done.total() > before
             del self._begun[group]
             self._done[group] += 1
-            log.info("%s is fenced off", group)
+            if not self.going_on(group):
+                log.info("%s is fenced off", group)
 
     def tick(self, now_s: float) -> None:
         """Complain about those that take long."""

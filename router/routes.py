@@ -87,6 +87,10 @@ def build_admin_app(service: Service) -> FastAPI:
         groups, scale = service.membership.groups(), service.rules.timer_scale
         return Response(msgspec.json.encode(await held_pages(groups, scale)), media_type="application/json")
 
+    @app.get("/status")
+    async def status() -> dict[str, Any]:
+        return service.status()
+
     @app.get("/requests")
     async def requests() -> dict[str, int]:
         return {"open": len(service.requests), "admitted": service.admitted, "coming": service.coming}

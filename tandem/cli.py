@@ -218,15 +218,15 @@ def router(
     admin_port: flags.Port = 0,
     request_timeout: Annotated[float, Option(min=0.1, max=86400, help="Seconds for one request.")] = REQUEST_TIMEOUT_S,
     max_concurrent_requests: Annotated[int, Option(min=1, help="One more is answered with 429.")] = MAX_REQUESTS,
+    drain_s: flags.DrainS = DRAIN_S,
     timer_scale: flags.TimerScale = 1.0,
     supervised: flags.Supervised = False,
 ) -> int:
     """Run a router: the OpenAI API in front of the groups."""
-    model = model or bundled_model()
     options = RouterOptions(
         cluster=cluster,
-        model=model,
-        served_model_name=served_model_name or served_name(model),
+        model=model or bundled_model(),
+        served_model_name=served_model_name or served_name(model or bundled_model()),
         registry_url=registry_url,
         host=host,
         port=port,
@@ -235,6 +235,7 @@ def router(
         secret_file=cluster_secret_file,
         request_timeout_s=request_timeout,
         max_concurrent_requests=max_concurrent_requests,
+        drain_s=drain_s,
         supervised=supervised,
         timer_scale=timer_scale,
     )
@@ -243,12 +244,11 @@ def router(
 
 def serve_router(options: RouterOptions) -> int:
     """Hand over to the router's main."""
+    from router.main import serve
     from tandem.runtime.places import check_file
 
     flags.check_router(options)
     check_file("--cluster-secret-file", options.secret_file)
-    from router.main import serve
-
     return serve(options)
 
 

@@ -50,6 +50,7 @@ FLOORS = {
     "kvtransfer.fences": 4,
     "kvtransfer.openings": 4,
     "kvtransfer.trials": 4,
+    "consensus.link": 4,
     "consensus.store_link": 4,
     "router.upstream": 4,
     # 3 ports, and what all hands use
@@ -68,6 +69,7 @@ FLOORS = {
     "router.placement": 2,
     "router.attempt": 2,
     "router.membership": 2,
+    "router.quarantine": 2,
     "router.stream": 2,
     "router.stops": 2,
     "router.errors": 2,
@@ -109,7 +111,7 @@ MAY_CATCH = {
     "tandem.runtime.stage._live": "the top of an epoch: the process outlives a bug, and the ring forms again",
     "tandem.runtime.stage._serve": "the top of the process: it ends by os._exit, which would swallow the traceback",
     "tandem.runtime.compute._work": "the top of a thread: the tick loop must hear of whatever ended it",
-    "consensus.store_link._guard": "the top of a thread: the tick loop must hear of whatever ended it",
+    "consensus.link._guard": "the top of a thread: the tick loop must hear of whatever ended it",
 }
 """Functions below the mains that catch everything, and why. Another thread's top may be added, nothing else."""
 FILE_LINES = 400

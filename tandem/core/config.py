@@ -17,8 +17,6 @@ REQUEST_TIMEOUT_S = 600.0
 DRAIN_S = 30.0
 """For what is open, once a process has been told to end."""
 QUIESCE_MS = 10_000
-DRAIN_S = 30.0
-"""For what a group has begun when one of its ranks is told to end."""
 CHECKSUM_SAMPLE = 64
 MAX_TICK_TOKENS = 2**20
 """Of a prompt, or of all prompts, in one tick: no group is ever told to take more."""
@@ -127,7 +125,7 @@ BOUNDS = {
     "async_depth": ("pp-async-batch-depth", 0, 1024),
     "max_rooms": ("max-rooms", 1, 2**20),
     "host_pages": ("host-pages", 0, 2**24),
-    "quiesce_ms": ("quiesce-ms", 1, 3_600_000),
+    "quiesce_ms": ("quiesce-ms", 100, 3_600_000),
     "checksum_sample": ("checksum-sample", 0, 2**20),
 }
 """The flag of each limit that an operator sets, the least it may be and the most: far above what is of use, and far
@@ -204,5 +202,6 @@ class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     request_timeout_s: float = REQUEST_TIMEOUT_S
     max_concurrent_requests: int = MAX_REQUESTS
+    drain_s: float = DRAIN_S
     supervised: bool = False
     timer_scale: float = 1.0  # multiplies failure timers

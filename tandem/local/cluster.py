@@ -5,7 +5,6 @@ import socket
 import sys
 from collections.abc import Mapping
 from functools import partial
-from typing import TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -30,8 +29,6 @@ from tandem.local.signals import Wakeup
 from tandem.local.supervisor import ROUTER, Supervisor
 from tandem.local.wanted import Wanted, default_threads, served_name, topology_of
 from tandem.runtime.places import check_folder
-
-Options = TypeVar("Options", RankOptions, RouterOptions)
 
 ADMIN_HOST = "127.0.0.1"
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
@@ -67,7 +64,7 @@ def up(wanted: Wanted) -> int:
             Screen(start.served_model_name),
             registry=registry,
             started=directory.end_with_us,
-            again=partial(command_again, drained(router_options(topology, start), start)),
+            again=partial(command_again, router_options(topology, start)),
             drain_s=wanted.drain_s,
             timer_scale=wanted.timer_scale,
         )
@@ -88,15 +85,8 @@ def check_port(flag: str, host: str, port: int) -> None:
 
 def commands_of(topology: Topology, start: StartOptions) -> list[Command]:
     """Every process, ranks first."""
-    ranks = [rank_command(drained(options, start)) for options in topology_options(topology, start)]
-    return [*ranks, router_command(drained(router_options(topology, start), start))]
-
-
-def drained(options: Options, start: StartOptions) -> Options:
-    """The same, with the time that an ending process has for what is open, if its command knows of one."""
-    if "drain_s" not in options.__struct_fields__:
-        return options
-    return msgspec.structs.replace(options, drain_s=start.drain_s)
+    ranks = [rank_command(options) for options in topology_options(topology, start)]
+    return [*ranks, router_command(router_options(topology, start))]
 
 
 def command_again(options: RouterOptions, command: Command, urls: Mapping[str, str]) -> Command:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import select
 import shlex
 import sys
 from collections.abc import Mapping
@@ -43,8 +44,12 @@ class Screen:
             self._status.update(f"waiting for {missing}")
 
     def ready_again(self, facts: Mapping[str, Any]) -> None:
-        """It serves again. The last line is for programs: pids and addresses have changed."""
-        self._print(f"Tandem serves {self._model} again at {facts['url']}", ready_line(facts))
+        """It serves again. The last line is for programs: pids and addresses have changed.
+
+        A program that has stopped to read must not stop us: it is left out where it would have to wait.
+        """
+        if select.select([], [sys.stdout], [], 0)[1]:
+            self._print(f"Tandem serves {self._model} again at {facts['url']}", ready_line(facts))
 
     def ready(self, facts: Mapping[str, Any]) -> None:
         """The cluster serves. The last line is for programs."""

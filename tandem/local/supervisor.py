@@ -5,7 +5,6 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 from urllib.parse import urlsplit
 
 from tandem.core.config import DRAIN_S
@@ -178,8 +177,9 @@ class Supervisor:
             if not process.silent:
                 self._on_output(process)
             last_words = f": {process.last_line}" if process.last_line else ""
-        how = describe_end(self._release(kept))
-        ended = f"(pid {process.pid}) {how}{last_words if how.startswith('exited') else ''}"
+        status = self._release(kept)
+        how = describe_end(status)
+        ended = f"(pid {process.pid}) {how}{last_words if status > 0 else ''}"
         self._tell_lost(kept, how)
         if self._phase is Phase.STARTING:
             self._screen.notice(f"{kept.title} {ended}")
@@ -295,5 +295,5 @@ class Supervisor:
             self._listening = False
         return status
 
-    def _pids(self) -> dict[str, Any]:
+    def _pids(self) -> dict[str, int]:
         return {name: kept.process.pid for name, kept in self._kept.items() if kept.process is not None}

@@ -76,12 +76,13 @@ class SharedOut:
         try:
             size = COUNTER_BYTES + slots * self._slot_bytes
             os.posix_fallocate(file, 0, size)  # a full file system raises here, not as SIGBUS in `send`
-            self._bytes = memoryview(mmap.mmap(file, size))
+            self._map = mmap.mmap(file, size)
         except OSError:
             self._path.unlink()
             raise
         finally:
             os.close(file)
+        self._bytes = memoryview(self._map)
         self._handed_back = self._bytes[:8].cast("Q")
         self._filled = 0
 
@@ -103,6 +104,9 @@ class SharedOut:
     def close(self) -> None:
         """Drop what waits; the receiver keeps what it has mapped."""
         self._socket.close(0)
+        self._handed_back.release()
+        self._bytes.release()
+        self._map.close()
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
 

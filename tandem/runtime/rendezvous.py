@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import zmq
 
+from consensus.link import Listener
 from consensus.pulse import Pulse
-from consensus.store_link import FollowerStore, LeaderStore, Listener, PPConsensusStore
+from consensus.store_link import FollowerStore, LeaderStore, PPConsensusStore
 from tandem.core.config import RankOptions, RoleName
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LEADER, Epoch, RankId

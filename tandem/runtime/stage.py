@@ -43,7 +43,8 @@ class Stage:
         self._name = f"{options.group.name} rank {options.rank}"
         self._boot_ms = time.time_ns() // 1_000_000
         self._members: list[Member] = []
-        self._incarnation: Incarnation | None = None
+        self._loaded = False
+        self._incarnation: Incarnation | None = None  # None: until the next one is made
         self._told = 0  # how often it was told to end
         self._fatal: Exception | None = None
         self._known = Epoch(0)
@@ -60,6 +61,7 @@ class Stage:
             check_where(options.bind or options.run_dir)
             registry = Registry(options.registry_url, options.cluster, secret)
             process = Process(options, load_resources(options), secret, health.address, self._boot_ms)
+            self._loaded = True
             log.info("%s has loaded its layers", self._name)
             loop = RegistryLoop(registry, self._on_members, self._on_replaced)
             loop.start()
@@ -89,6 +91,7 @@ class Stage:
         if incarnation.formed is not None:
             self._known = incarnation.formed.epoch
             self._epochs += 1
+        self._incarnation = None
         if self._told:
             raise Stopped
 
@@ -165,7 +168,10 @@ class Stage:
 
     @property
     def _waiting_for(self) -> str:
-        return "its engine" if self._incarnation is None else self._incarnation.waiting_for
+        incarnation = self._incarnation
+        if incarnation is not None:
+            return incarnation.waiting_for
+        return "the other ranks of its ring" if self._loaded else "its engine"
 
 
 def serve(options: RankOptions) -> NoReturn:

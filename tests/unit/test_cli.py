@@ -54,7 +54,7 @@ ODD = RankOptions(
         prefix_cache=False,
         dynamic_chunking=True,
         transfer_consensus="ring",
-        quiesce_ms=5,
+        quiesce_ms=105,
         checksum_sample=3,
     ),
     registry_url="rediss://user:p%20w@[::1]:6380/0?x=1",
@@ -90,6 +90,7 @@ ODD_ROUTER = RouterOptions(
     secret_file="=",
     request_timeout_s=1 / 3,
     max_concurrent_requests=1,
+    drain_s=0.0,
     timer_scale=0.1 + 0.2,
     supervised=True,
 )

@@ -184,7 +184,17 @@ def test_closing_ends_all(transports: Transports) -> None:
     edges = Edges(transports)
     edges.close()
     assert transports.made[0].closed, "also the one that nobody has used"
+    edges = Edges(transports)
     for group in ("p", "q"):
         edges.open(group)
     edges.close()
     assert all(transport.closed for transport in transports.made)
+
+
+def test_nothing_is_opened_after_the_close(transports: Transports) -> None:
+    """Somebody may still be about to, on a thread of its own: it would be fenced by nobody."""
+    edges = Edges(transports)
+    edges.close()
+    with pytest.raises(ConnectionError, match="have been closed"):
+        edges.open("p")
+    assert len(transports.made) == 1

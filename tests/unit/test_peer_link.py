@@ -125,8 +125,11 @@ def test_another_incarnation_of_a_prefill_rank_loses_the_first(rig: Rig) -> None
     rig.until_heard(decode, PeerLost("p", RankId(0)), PeerOpened(hello("p", incarnation=2)))
 
 
-def test_a_prefill_rank_that_came_back_unnoticed_is_found_by_the_refresh(rig: Rig) -> None:
-    """On the same address, and the registry has not said so."""
+def test_a_prefill_rank_that_came_back_unnoticed_is_found_by_the_refresh(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the same address, as may happen over TCP, and the registry has not said so."""
+    monkeypatch.setattr(answering, "socket_name", lambda kind, group, rank, incarnation: f"{kind}-{group}-{rank}")
     prefill, decode = pair(rig)
     stale = rig.members[prefill]
     rig.gone(prefill)

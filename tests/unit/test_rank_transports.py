@@ -57,7 +57,7 @@ def engines(monkeypatch: pytest.MonkeyPatch) -> Engines:
 
 
 def test_each_transport_has_the_pool_and_its_tail_registered(engines: Engines) -> None:
-    edges, degraded = open_edges(options(RoleName.DECODE, "tcp"), MEMORY)
+    edges, degraded = open_edges(options(RoleName.DECODE, "tcp"), MEMORY, 1)
     for group in ("p", "q"):
         edges.open(group)
     assert engines.made == [("127.0.0.1", "tcp")] * 2
@@ -67,18 +67,18 @@ def test_each_transport_has_the_pool_and_its_tail_registered(engines: Engines) -
 
 def test_what_was_asked_for_and_cannot_be_had_ends_the_start(engines: Engines) -> None:
     with pytest.raises(ConfigError, match="no RDMA device"):
-        open_edges(options(RoleName.PREFILL, "rdma"), MEMORY)
+        open_edges(options(RoleName.PREFILL, "rdma"), MEMORY, 1)
 
 
 def test_a_configured_fallback_is_used_and_told(engines: Engines, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        edges, degraded = open_edges(options(RoleName.PREFILL, "rdma", "tcp"), MEMORY)
+        edges, degraded = open_edges(options(RoleName.PREFILL, "rdma", "tcp"), MEMORY, 1)
     assert edges.open("d").endpoint == "127.0.0.1"
     assert degraded == "tcp is used instead of rdma: no RDMA device"
     assert f"degraded: {degraded}" in caplog.text
 
 
 def test_a_colocated_rank_has_none(engines: Engines) -> None:
-    edges, degraded = open_edges(options(RoleName.COLOCATED, "rdma"), MEMORY)
+    edges, degraded = open_edges(options(RoleName.COLOCATED, "rdma"), MEMORY, 1)
     assert isinstance(edges.open("d"), NoTransport)
     assert degraded == ""

@@ -10,13 +10,13 @@ import pytest
 import zmq
 from waiting import eventually
 
-from consensus import stall, store_link
+from consensus import link, stall
 from consensus.pulse import Pulse
 from consensus.store_link import FollowerStore, LeaderStore, PPConsensusStore
 from tandem.core.config import Limits
 from tandem.core.ids import Epoch, RankId, RequestId, Room
-from tandem.core.messages import EpochEnded, Fact, Facts, Formed, Heartbeat, Join, Leaving, Progress
-from tandem.runtime.links import Sockets, encode, post
+from tandem.core.messages import EpochEnded, Fact, Facts, Formed, FromLeader, Heartbeat, Join, Leaving, Progress
+from tandem.runtime.links import Inbox, Sockets, encode, post
 
 ROOM, OTHER = Room(RequestId(1), 1), Room(RequestId(2), 1)
 READY, DONE = Fact(Progress.WAITING_FOR_INPUT), Fact(Progress.SUCCESS, quiet=True)
@@ -83,7 +83,7 @@ class Ring:
         return self.pulses[rank]
 
     def dealer(self) -> "zmq.Socket[bytes]":
-        return self.sockets.connect(zmq.DEALER, self.address)
+        return self.sockets.connect(zmq.DEALER, self.address, last_words=True)
 
     def say(self, socket: "zmq.Socket[bytes]", message: Any) -> None:
         eventually(lambda: post(socket, encode(message)))
@@ -107,8 +107,8 @@ class Ring:
 
 @pytest.fixture
 def ring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ring]:
-    monkeypatch.setattr(store_link, "HEARTBEAT_S", 0.02)
-    monkeypatch.setattr(store_link, "JOIN_S", 0.02)
+    monkeypatch.setattr(link, "HEARTBEAT_S", 0.02)
+    monkeypatch.setattr(link, "JOIN_S", 0.02)
     with ExitStack() as undo:
         made = Ring(tmp_path)
         undo.callback(made.context.term)
@@ -234,6 +234,18 @@ def test_the_last_word_leaves_before_the_link_does(ring: Ring) -> None:
     ring.stop(leader)
     (word,) = eventually(lambda: at_follower.over)
     assert (word.cause, word.left) == ("rank 0 was told to end", True)
+
+
+def test_who_was_frozen_hears_the_last_word_when_the_link_is_long_gone(ring: Ring) -> None:
+    leader, heard = ring.leader()
+    frozen = ring.dealer()
+    ring.say(frozen, join(1))
+    eventually(lambda: heard.formed)
+    leader.end("rank 1 was silent")
+    ring.stop(leader)
+    inbox: Inbox[FromLeader] = Inbox(frozen, FromLeader)
+    (word,) = eventually(lambda: [said for said in iter(inbox.receive, None) if isinstance(said, EpochEnded)])
+    assert word.cause == "rank 1 was silent"
 
 
 def test_only_the_first_word_counts(ring: Ring) -> None:

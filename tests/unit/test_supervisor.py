@@ -354,8 +354,8 @@ def test_a_process_that_cannot_be_started_is_tried_again_and_waits_for_nobody(up
     cluster.touch("p0.0", "lost")
     os.kill(pids["p0.0"], signal.SIGKILL)
     eventually(lambda: "rank 0 cannot be started: [Errno 2]" in cluster.stderr)
-    os.kill(pids["router"], signal.SIGKILL)
     cluster.touch("router", "lost")
+    os.kill(pids["router"], signal.SIGKILL)
     eventually(lambda: "router cannot be started: [Errno 2]" in cluster.stderr)
     cluster.process.send_signal(signal.SIGINT)
     assert cluster.status() == 0

@@ -202,7 +202,7 @@ def test_stopping_ends_open_streams_with_an_error(start, kinds):
     with serving.client() as client:
         stream = client.chat.completions.create(**BODY, stream=True)
         next(stream)
-        serving.router.stop()
+        serving.router.end()
         with pytest.raises(openai.APIError) as raised:
             list(stream)
     assert raised.value.code == "shutting_down"

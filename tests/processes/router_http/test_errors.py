@@ -168,8 +168,6 @@ def test_a_bug_of_ours_has_a_fixed_text(start, caplog):
         (Reason.DEADLINE, 504, "deadline_exceeded"),
         (Reason.TOO_LARGE, 400, "context_length_exceeded"),
         (Reason.TRANSFER_FAILED, 502, "kv_transfer_failed"),
-        (Reason.GROUP_LOST, 502, "group_lost"),
-        (Reason.CLIENT_GONE, 500, "request_aborted"),
         (Reason.LENGTH, 502, "protocol_violation"),
     ],
 )
