@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: up test check lint format golden bench sim clean pure model processes
+.PHONY: up test check lint format golden bench sim matrix clean pure model processes
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -53,6 +53,10 @@ bench: $(STAMPS)/tandem
 
 sim: $(STAMPS)/tandem
 	$(BIN)/tandem sim --seeds $(SEEDS) $(ARGS)
+
+# Any rank struck at any point: a quarter of an hour. ARGS="--only 'mid layer' --backend shm" for a part of it.
+matrix: $(STAMPS)/tandem
+	$(BIN)/python -m bench.faults.matrix $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -49,8 +49,9 @@ class Load(msgspec.Struct, frozen=True):
     """Streams that run when the rank is struck: most of them are there before, the others lead it to the point."""
 
     early: int = 12
+    early_tokens: int = 800
     late: int = 4
-    tokens: int = 300
+    late_tokens: int = 300
 
 
 class Result(msgspec.Struct, frozen=True):
@@ -128,18 +129,18 @@ class _Drill:
 
     def strike(self, load: Load) -> None:
         """Returns when the rank has been struck. Raises NotSo."""
-        self._streams += self._start(load.early, load.tokens)
+        self._streams += self._start(load.early, load.early_tokens)
         all_begun(self._streams)
         self._order(self._cell.victim, Order(self._cell.point, self._cell.signal))
         if self._cell.point is Point.FORMING:
             self._order(self._other, Order(Point.QUEUE, "SIGKILL"))
-        self._streams += self._start(load.late, load.tokens)
+        self._streams += self._start(load.late, load.late_tokens)
         until_s, nudge_s = time.monotonic() + STRIKE_S, time.monotonic() + NUDGE_S
         while not (path := self._folder / f"{self._cell.victim}{STRUCK}").exists():
             if time.monotonic() > until_s:
                 raise NotSo(f"{self._cell.victim} has not come to {self._cell.point.value} in {STRIKE_S:g} s")
             if time.monotonic() > nudge_s:
-                self._streams += self._start(1, load.tokens)
+                self._streams += self._start(1, load.late_tokens)
                 nudge_s += NUDGE_S
             time.sleep(LOOK_S)
         self.open = sum(stream.ended is None for stream in self._streams)

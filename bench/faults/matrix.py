@@ -20,7 +20,14 @@ from tandem.runtime.drills import FOLDER
 LAYERS = 8
 RANKS = 3
 GROUPS = 2
-FAKE = (f"--model=fake:{LAYERS}", f"--prefill-groups={GROUPS}", f"--decode-groups={GROUPS}")
+QUIESCE_MS = 2000
+"""Most of a cell of a prefill rank would be spent on waiting for its word."""
+FAKE = (
+    f"--model=fake:{LAYERS}",
+    f"--prefill-groups={GROUPS}",
+    f"--decode-groups={GROUPS}",
+    f"--quiesce-ms={QUIESCE_MS}",
+)
 
 
 @contextlib.contextmanager
