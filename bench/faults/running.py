@@ -37,6 +37,11 @@ class Running(Cluster):
         if READY in text:
             self._take(text)
 
+    def lines(self) -> list[str]:
+        """All that it has written to standard error."""
+        with open(f"/proc/self/fd/{self._log.fileno()}", errors="replace") as file:
+            return file.readlines()
+
     def get(self, path: str) -> Any:
         """Of the router's admin port. Raises OSError."""
         return get(self.admin_url, path)

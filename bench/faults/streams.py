@@ -29,6 +29,7 @@ class End(enum.Enum):
     ERROR = "error"  # an error that names its cause, after a beginning of the reference
     CUT = "cut"  # no end at all
     HUNG = "hung"  # silence
+    LEFT = "left"  # its client went before the end
 
 
 class Ended(NamedTuple):
@@ -64,10 +65,14 @@ def fake_request(layers: int, rng: random.Random, max_tokens: int) -> Asked:
 
 
 class Stream:
-    """One request, on a thread of its own from the beginning to the end of its answer."""
+    """One request, on a thread of its own from the beginning to the end of its answer.
 
-    def __init__(self, url: str, asked: Asked) -> None:
+    Its client leaves after so many characters; 0: without waiting for any.
+    """
+
+    def __init__(self, url: str, asked: Asked, leave_after: int | None = None) -> None:
         self.asked = asked
+        self.leave_after = leave_after
         self.text = ""
         self.begun = threading.Event()
         """Its first text is here, or its end."""
@@ -95,6 +100,8 @@ class Stream:
         connection = http.client.HTTPConnection(self._address, timeout=ANSWER_S)
         with contextlib.closing(connection):
             connection.request("POST", "/v1/completions", self.asked.body, {"Content-Type": "application/json"})
+            if self.leave_after == 0:
+                return Ended(End.LEFT)
             answer = connection.getresponse()
             if answer.status != 200:
                 return Ended(End.ERROR, str(json.loads(answer.read())["error"]["code"]))
@@ -114,6 +121,8 @@ class Stream:
             if not self.asked.text.startswith(self.text):
                 return self._wrong("its text")
             self.begun.set()
+            if self.leave_after is not None and len(self.text) >= self.leave_after:
+                return Ended(End.LEFT)
         return Ended(End.CUT, f"no end after {len(self.text)} characters")
 
     def _wrong(self, what: str) -> Ended:
