@@ -10,6 +10,8 @@ from tandem.core.requests import Work
 
 CRASHES_MAX = 2
 """So many groups may be lost with a request on them, unless they were told to end."""
+FURTHER = 16
+"""Tokens between two crashes that exonerate: what kills a group kills the next one at the same place."""
 QUARANTINE_S = 600.0
 PROMPTS_MAX = 1024
 """Prompts that are remembered; one more takes the place of the oldest."""
@@ -23,13 +25,20 @@ class Losses:
         self.crashed: list[str] = []
         """Those that count against the request."""
         self._together: set[int] = set()
+        self._tokens = 0  # at the last of them
 
-    def add(self, group: str, heads: Iterable[Member], *, crashed: bool) -> None:
-        """`heads` are of all groups of the attempt. Only one of them counts: the two of a pair may fall together."""
+    def add(self, group: str, heads: Iterable[Member], tokens: int, *, crashed: bool) -> None:
+        """`heads` are of all groups of the attempt. Only one of them counts: the two of a pair may fall together.
+
+        `tokens` is what the client has so far.
+        """
         self.count += 1
         known = [head.incarnation for head in heads]
         lost = next(head for head in heads if head.group.name == group)
         if crashed and lost.incarnation not in self._together:
+            if tokens >= self._tokens + FURTHER:
+                self.crashed.clear()
+            self._tokens = tokens
             self.crashed.append(group)
             self._together.update(known)
 

@@ -195,7 +195,7 @@ class Requests:
     def _lose(self, exchange: Exchange, role: RoleName, error: ApiError, *, crashed: bool) -> None:
         """Its group of this role is lost to it."""
         name, losses = exchange.attempt.groups[role], exchange.losses
-        losses.add(name, exchange.attempt.heads, crashed=crashed)
+        losses.add(name, exchange.attempt.heads, exchange.count, crashed=crashed)
         if losses.suspicious:
             self.quarantined += 1
             self.quarantine.put(exchange.stream.work, self._clock.time())

@@ -1,8 +1,9 @@
 """Whose prompts are refused, and for how long."""
 
+import pytest
 from desk import head
 
-from router.quarantine import CRASHES_MAX, PROMPTS_MAX, QUARANTINE_S, Losses, Quarantine
+from router.quarantine import CRASHES_MAX, FURTHER, PROMPTS_MAX, QUARANTINE_S, Losses, Quarantine
 from tandem.core.config import RoleName
 from tandem.core.ids import RequestId, Room
 from tandem.core.requests import Sampling, Work
@@ -59,7 +60,7 @@ def test_so_many_crashes_make_a_request_suspicious():
     losses = Losses()
     for number in range(CRASHES_MAX):
         assert not losses.suspicious
-        losses.add(f"d{number}", (head(RoleName.DECODE, f"d{number}"),), crashed=True)
+        losses.add(f"d{number}", (head(RoleName.DECODE, f"d{number}"),), 0, crashed=True)
     assert losses.suspicious
     assert losses.crashed == [f"d{number}" for number in range(CRASHES_MAX)]
 
@@ -67,5 +68,14 @@ def test_so_many_crashes_make_a_request_suspicious():
 def test_losses_that_somebody_wanted_count_but_do_not_accuse():
     losses = Losses()
     for number in range(9):
-        losses.add(f"d{number}", (head(RoleName.DECODE, f"d{number}"),), crashed=False)
+        losses.add(f"d{number}", (head(RoleName.DECODE, f"d{number}"),), 0, crashed=False)
     assert (losses.count, losses.suspicious) == (9, False)
+
+
+@pytest.mark.parametrize(("further", "suspicious"), [(0, True), (FURTHER - 1, True), (FURTHER, False)])
+def test_who_came_clearly_further_before_the_next_crash_is_not_the_cause(further: int, suspicious: bool):
+    losses = Losses()
+    for number, tokens in enumerate((100, 100 + further)):
+        losses.add(f"d{number}", (head(RoleName.DECODE, f"d{number}"),), tokens, crashed=True)
+    assert losses.suspicious is suspicious
+    assert losses.count == 2, "the budget of losses is another matter"
