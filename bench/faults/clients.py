@@ -25,6 +25,7 @@ HONEST = (
     "request_quarantined",
     "router_stalled",
     "shutting_down",
+    "request_aborted",
 )
 """Codes that a client may see when faults leave no pair."""
 
@@ -58,12 +59,17 @@ class Clients:
         for thread in self._threads:
             thread.join()
 
-    def crowd(self, rng: random.Random, count: int) -> None:
-        """So many ask at once, and leave before their answers end."""
+    def crowd(self, seed: float, count: int) -> None:
+        """So many more ask at once, and leave before their answers end. They belong to the round."""
+        thread = threading.Thread(target=self._crowd, args=(random.Random(seed), count), daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _crowd(self, rng: random.Random, count: int) -> None:
         asked = [self._ask(rng, TOKENS[-1]) for _ in range(count)]
         streams = [Stream(self._cluster.url, one, rng.randrange(0, 200)) for one in asked]
         for stream in streams:
-            self._count(stream.wait(ANSWER_S))
+            self._count(stream.wait(2 * ANSWER_S))
 
     def _run(self, rng: random.Random) -> None:
         while time.monotonic() < self._until_s:

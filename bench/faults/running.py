@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import select
+import signal
 import time
 import urllib.error
 import urllib.request
@@ -25,6 +26,11 @@ class NotSo(Exception):
 
 class Running(Cluster):
     """Like `Cluster`; `pids` is up to date after `catch_up`. Ranks are asked where the router last saw them."""
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """As of a `Cluster`, with time for what its processes were in the middle of."""
+        self.process.send_signal(number)
+        return self.wait(REST_S)
 
     def catch_up(self) -> None:
         """Take over what the newest READY line says. Its reader must not let the supervisor wait."""

@@ -1,13 +1,16 @@
 """Random faults for as long as one likes, with figures at the end: `python -m bench.faults.soak --minutes 30`."""
 
 import argparse
+import os
 import random
 import re
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 
 import msgspec
 
@@ -22,7 +25,7 @@ CLIENTS = 16
 CROWD = 50
 ROUND_S = 60.0
 """After each round nobody asks anything, and the cluster has to come to rest."""
-FAULT_S = (0.5, 6.0)
+FAULT_S = (1.0, 8.0)
 """Between two faults, at least and at most."""
 SPARED = ("p0.0", "d1.1")
 """They live through every epoch of their groups, so that they can be seen to grow."""
@@ -60,7 +63,7 @@ class Soak:
         self.clients = Clients(cluster, partial(fake_request, LAYERS), CLIENTS, seed)
         self._cluster = cluster
         self._rng = random.Random(seed)
-        self.torment = Torment(cluster, self._rng, SPARED, lambda: self.clients.crowd(self._rng, CROWD))
+        self.torment = Torment(cluster, self._rng, SPARED, lambda: self.clients.crowd(self._rng.random(), CROWD))
 
     def round(self, seconds: float) -> None:
         """Faults for so long, then rest. Raises NotSo when the cluster does not come to rest."""
@@ -134,7 +137,10 @@ def counts(found: Counter[str]) -> str:
 
 def soaked(minutes: float, seed: int, *arguments: str) -> tuple[list[str], str]:
     """What was wrong, and the figures."""
-    with Running(*FAKE, *arguments) as cluster:
+    with (
+        tempfile.TemporaryDirectory(prefix="tandem-dumps-") as dumps,
+        Running(*FAKE, f"--dump-dir={dumps}", *arguments) as cluster,
+    ):
         soak = Soak(cluster, seed)
         until_s = time.monotonic() + 60 * minutes
         try:
@@ -145,7 +151,9 @@ def soaked(minutes: float, seed: int, *arguments: str) -> tuple[list[str], str]:
             soak.wrong.append(str(error))
         soak.judge()
         if soak.wrong:
-            sys.stderr.writelines(cluster.lines()[-400:])
+            kept = Path(tempfile.gettempdir(), f"tandem-soak-{os.getpid()}.log")
+            kept.write_text("".join(cluster.lines()))
+            soak.wrong.append(f"all that was logged is in {kept}")
         return soak.wrong, figures(soak, cluster, minutes)
 
 
