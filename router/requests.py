@@ -149,7 +149,7 @@ class Requests:
         if isinstance(end, Finished):
             self._close(exchange, Reason.STOP_STRING if end.by_stop_string else None)
         elif end is not None:
-            self._close(exchange, Reason.GROUP_LOST)
+            self._close(exchange, Reason.PEER_ENDED)
         elif not read:
             self._fail(exchange, slow_reader(), Reason.CLIENT_GONE)
 
@@ -199,9 +199,9 @@ class Requests:
         if losses.suspicious:
             self.quarantined += 1
             self.quarantine.put(exchange.stream.work, self._clock.time())
-            self._fail(exchange, quarantined(losses.crashed), Reason.GROUP_LOST)
+            self._fail(exchange, quarantined(losses.crashed), Reason.PEER_ENDED)
         elif losses.count > LOSSES_MAX:
-            self._fail(exchange, error, Reason.GROUP_LOST)
+            self._fail(exchange, error, Reason.PEER_ENDED)
         elif self._go_on(exchange, error.message, error):
             self.migrated += 1
 
@@ -217,7 +217,7 @@ class Requests:
             route = self._again(attempt.route, exchange.stream.remaining(), exchange.avoided)
         except ApiError as error:
             told = error if failure is None else stranded(failure, error)
-            self._fail(exchange, told, Reason.PEER_ENDED if failure is None else Reason.GROUP_LOST)
+            self._fail(exchange, told, Reason.PEER_ENDED)
             return False
         for name in attempt.groups.values():
             self._send(name, Cancel(attempt.room, Reason.PEER_ENDED))  # who has ended the room already ignores it
@@ -239,7 +239,10 @@ class Requests:
             self._close(exchange, reason)
 
     def _close(self, exchange: Exchange, cancel: Reason | None) -> None:
-        """Strike it from the book. A group that has ended the room already ignores the Cancel."""
+        """Strike it from the book. A group that has ended the room already ignores the Cancel.
+
+        Any other one says its reason back: never call it GROUP_LOST, which would then be taken for true of itself.
+        """
         room = exchange.attempt.room
         if self._open.pop(room.rid, None) is None:
             return

@@ -28,6 +28,7 @@ FLOORS = {
     "tandem.runtime.transports": 5,
     "tandem.runtime.endpoints": 5,
     "tandem.runtime.drive": 5,
+    "tandem.runtime.drills": 5,
     "tandem.runtime.rendezvous": 5,
     "tandem.runtime.incarnation": 5,
     "tandem.runtime.serving": 5,

@@ -103,6 +103,8 @@ class Desk:
         return self.route
 
     def _send(self, group: str, message: object) -> bool:
+        if isinstance(message, Cancel):
+            assert message.reason not in (Reason.GROUP_LOST, Reason.GROUP_LEFT), "the group would say it of itself"
         self.sent.append((group, message))
         return group not in self.full
 

@@ -170,7 +170,7 @@ def test_without_another_pair_the_text_so_far_ends_with_the_cause():
     lose(desk, "d0", None)
     assert ("".join(desk.exchange.take()), desk.code()) == ("ab", "group_lost")
     assert "decode group d0 was lost: it burnt" in desk.exchange.end.error.message
-    assert desk.cancels() == both(Reason.GROUP_LOST)
+    assert desk.cancels() == both(Reason.PEER_ENDED)
 
 
 # bounds
@@ -219,7 +219,7 @@ def test_who_was_on_two_groups_when_they_crashed_is_not_tried_again():
     assert "d0 and d1" in error.message
     assert error.headers()["x-should-retry"] == "false"
     assert [group for group, *_ in submitted(desk)] == ["d0", "p0", "d1", "p1"], "no third pair sees it"
-    assert desk.cancels()[2:] == [("p1", Reason.GROUP_LOST), ("d1", Reason.GROUP_LOST)]
+    assert desk.cancels()[2:] == [("p1", Reason.PEER_ENDED), ("d1", Reason.PEER_ENDED)]
     assert (desk.book.quarantined, len(desk.book.quarantine), len(desk.book)) == (1, 1, 0)
     assert desk.book.quarantine.left_s(desk.exchange.stream.work, desk.clock.now) == 600
 

@@ -57,7 +57,7 @@ def test_a_lost_group_ends_its_requests_if_there_is_no_other(group: str):
     assert "it burnt" in desk.exchange.end.error.message
     assert "nobody is there" in desk.exchange.end.error.message
     assert desk.exchange.end.error.status == 502
-    assert desk.cancels() == both(Reason.GROUP_LOST)
+    assert desk.cancels() == both(Reason.PEER_ENDED)
     assert (desk.book.migrated, len(desk.book)) == (0, 0)
 
 
@@ -96,7 +96,7 @@ def test_peer_ended_is_bounded(timer_scale: float):
     assert desk.exchange.end is None
     desk.route = None
     desk.clock.move(0.2)
-    assert (desk.code(), desk.cancels()) == ("group_lost", both(Reason.GROUP_LOST))
+    assert (desk.code(), desk.cancels()) == ("group_lost", both(Reason.PEER_ENDED))
 
 
 def test_peer_ended_takes_the_other_groups_reason():
@@ -342,7 +342,7 @@ def test_a_colocated_group_is_needed_to_the_end():
     desk.token("c0", 1)
     desk.route = None
     desk.book.on_lost("c0", "it burnt")
-    assert (desk.code(), desk.cancels()) == ("group_lost", [("c0", Reason.GROUP_LOST)])
+    assert (desk.code(), desk.cancels()) == ("group_lost", [("c0", Reason.PEER_ENDED)])
 
 
 def test_a_colocated_group_may_be_told_to_compute_anew():
