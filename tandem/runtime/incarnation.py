@@ -126,7 +126,7 @@ class Incarnation:
         """In each round of forming and of serving: raises what has ended this incarnation."""
         if missing:
             self.waiting_for = f"the other ranks of its ring: {missing}"
-            if self._known:
+            if self.past.known:
                 drills.forming(self._process.options, missing)
         if self._serving is None:
             self._pulse.move(Tick(-1), "", time.monotonic())
