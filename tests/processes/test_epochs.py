@@ -114,8 +114,10 @@ def test_a_rank_that_is_back_before_anybody_missed_it_is_another_process(victim:
     assert cluster.state(survivor)["last_end"] == f"rank {victim[-1]} came back as another process"
 
 
-def test_the_same_over_mooncake() -> None:
-    with pair(MODEL) as cluster:
+@pytest.mark.parametrize("sockets", ["unix", "tcp"])
+def test_the_same_over_mooncake(sockets: str) -> None:
+    where = ["--bind=127.0.0.1"] if sockets == "tcp" else []
+    with pair(MODEL, *where) as cluster:
         answers_right(cluster)
         for victim in ("p0.1", "d0.0"):
             before = epoch(cluster, other(victim))
@@ -123,6 +125,20 @@ def test_the_same_over_mooncake() -> None:
             cluster.start(victim)
             cluster.formed(victim[:2], above=before)
             answers_right(cluster)
+
+
+@pytest.mark.parametrize("victim", ["c0.0", "c0.1"])
+def test_a_colocated_group_forms_again_too(victim: str) -> None:
+    with ByHand(MODEL) as cluster:
+        cluster.start("c0.0", "c0.1")
+        cluster.start_router()
+        before = cluster.formed("c0")
+        answers_right(cluster)
+        cluster.kill(victim)
+        cluster.start(victim)
+        cluster.formed("c0", above=before)
+        answers_right(cluster)
+        assert loaded(cluster, other(victim)) == 1
 
 
 @pytest.mark.parametrize("victim", ["p0.1", "d0.0"])
