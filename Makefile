@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: up test check lint format golden bench sim clean pure model processes
+.PHONY: up test check lint format golden bench sim matrix soak clean pure model processes
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -13,6 +13,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 TORCH := torch==2.13.0
 ARGS ?=
 SEEDS ?= 1000
+MINUTES ?= 5
 
 APT := libcurl4 libgomp1 libibverbs1 libnuma1
 APT_VENV := python3 python3-venv
@@ -53,6 +54,14 @@ bench: $(STAMPS)/tandem
 
 sim: $(STAMPS)/tandem
 	$(BIN)/tandem sim --seeds $(SEEDS) $(ARGS)
+
+# Any rank struck at any point: a quarter of an hour. ARGS="--only 'mid layer' --backend shm" for a part of it.
+matrix: $(STAMPS)/tandem
+	$(BIN)/python -m bench.faults.matrix $(ARGS)
+
+# Random faults for so long, and figures.
+soak: $(STAMPS)/tandem
+	$(BIN)/python -m bench.faults.soak --minutes $(MINUTES) $(ARGS)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

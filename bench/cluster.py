@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
-from types import TracebackType
-from typing import Any
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
 
 READY = b"READY "
 END_S = 8.0
@@ -38,8 +38,11 @@ class Cluster:
     `url`, `admin_url`, `pids` and `http` are those of the READY line. `process` is the supervisor.
     """
 
-    def __init__(self, *arguments: str, ready_s: float = 120.0) -> None:
+    def __init__(
+        self, *arguments: str, ready_s: float = 120.0, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
         self._arguments: Sequence[str] = arguments
+        self._environment = environment
         self._ready_s = ready_s
         self.url = ""
         self.admin_url = ""
@@ -47,12 +50,17 @@ class Cluster:
         self.http: dict[str, str] = {}
         self.process: subprocess.Popen[bytes]
 
-    def __enter__(self) -> "Cluster":
+    def __enter__(self) -> Self:
         self._log = tempfile.TemporaryFile()
         command = [sys.executable, "-P", "-m", "tandem.cli", "up", "--port=0", *self._arguments]
         command = [sys.executable, "-I", "-S", "-c", LEASH, str(os.getpid()), *command]
         self.process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=self._log, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            start_new_session=True,
+            env={**os.environ, **self._environment},
         )
         try:
             self._read_ready()
@@ -71,6 +79,13 @@ class Cluster:
             if kind is not None:
                 print(self.stderr(), file=sys.stderr)
             self.kill()
+
+    def serves_again(self) -> None:
+        """Once a process of it has ended: wait until it serves again, and take over what its new READY line says.
+
+        Raises ClusterFailed when it does not.
+        """
+        self._read_ready()
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Ask it to end; its exit status. Raises ClusterFailed when it does not end in time."""
@@ -113,6 +128,9 @@ class Cluster:
                 if not (data := os.read(out, 1 << 16)):
                     raise ClusterFailed(f"tandem up exited with status {self.process.wait()}:\n{self.stderr()}")
                 text += data
+        self._take(text)
+
+    def _take(self, text: bytes) -> None:
         facts: dict[str, Any] = json.loads(text.rpartition(READY)[2])
         self.url, self.admin_url = facts["url"], facts["admin_url"]
         self.pids, self.http = facts["pids"], facts["http"]

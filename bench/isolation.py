@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import NoReturn
 
 import msgspec
 
@@ -67,7 +68,7 @@ def row_of(order: Order, found: Found) -> Row:
 # the measuring process
 
 
-def main(order: Order) -> Found:
+def main(order: Order) -> NoReturn:
     """Measure one case."""
     with contextlib.ExitStack() as stack:
         run_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-isolation-"))
@@ -89,7 +90,8 @@ def main(order: Order) -> Found:
         if order.sickness == SILENT:
             keep(partial(sick.write, 0, PAGES) if order.careless else partial(sick.connect, CONNECT_DEADLINE_S))
             time.sleep(BUSY_S)
-        return Found(before, writes_ms(healthy, order.seconds))
+        found = Found(before, writes_ms(healthy, order.seconds))
+    answer(found)
 
 
 def writes_ms(way: Way, seconds: float) -> list[float]:
@@ -116,4 +118,4 @@ def keep(attempt: Callable[[], None]) -> None:
 
 
 if __name__ == "__main__":
-    answer(main(ordered(Order)))
+    main(ordered(Order))

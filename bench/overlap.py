@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import NoReturn
 
 import msgspec
 import numpy as np
@@ -28,6 +29,8 @@ PAGES = [(page, POOL.pages - 1 - page) for page in range(64)]
 """A prompt of 1,024 tokens, 4 MiB per layer, that cannot be coalesced."""
 COMPUTES = (0.5, 1.0, 2.0, 8.0)
 """Time to compute a layer, in times to write it."""
+HIDES_FROM = 2.0
+"""Both together take longer than each alone: they share the memory, and here the cores."""
 MATRIX = 128
 CONNECT_S = 10.0
 STREAMED, AT_END, LAST_ALONE = "as computed", "at the end", "the last layer alone"
@@ -66,11 +69,11 @@ def rows_of(kind: str, found: Found) -> Iterator[Row]:
     """Against the last group alone, which nobody can hide, and against a transfer at the end."""
     title = f"{kind}, computing a layer {found.compute:g} x writing it"
     streamed, at_end, alone = (found.runs[when] for when in (STREAMED, AT_END, LAST_ALONE))
-    bar = EXPOSED_BAR if found.compute >= 1 else ""
+    bar = EXPOSED_BAR if found.compute >= HIDES_FROM else ""
     exposed = row(
         BENCH, f"{title}: exposed", streamed.exposed_us, "us", reference=(LAST_ALONE, alone.exposed_us), bar=bar
     )
-    yield exposed if bar else msgspec.structs.replace(exposed, reason="no bar: writing takes longer than computing")
+    yield exposed if bar else msgspec.structs.replace(exposed, reason="no bar: computing is too short to hide it")
     yield row(BENCH, f"{title}: exposed", streamed.exposed_us, "us", reference=(AT_END, at_end.exposed_us))
     yield row(BENCH, f"{title}: to the last commit", streamed.total_us, "us", reference=(AT_END, at_end.total_us))
 
@@ -124,7 +127,7 @@ def typical_us(action: Callable[[], None]) -> float:
     return statistics.median(found)
 
 
-def main(order: Order) -> list[Found]:
+def main(order: Order) -> NoReturn:
     """All ratios of computing to writing."""
     with contextlib.ExitStack() as stack:
         run_dir = stack.enter_context(tempfile.TemporaryDirectory(prefix="tandem-overlap-"))
@@ -135,7 +138,8 @@ def main(order: Order) -> list[Found]:
         way.connect(CONNECT_S)
         layers = Layers(way)
         per_write = layers.products_per_write()
-        return [Found(compute, runs(layers, round(compute * per_write), order.turns)) for compute in COMPUTES]
+        found = [Found(compute, runs(layers, round(compute * per_write), order.turns)) for compute in COMPUTES]
+    answer(found)
 
 
 def runs(layers: Layers, products: int, turns: int) -> dict[str, Run]:
@@ -155,4 +159,4 @@ def median(found: list[Run]) -> Run:
 
 
 if __name__ == "__main__":
-    answer(main(ordered(Order)))
+    main(ordered(Order))

@@ -43,6 +43,9 @@ BENCHES: dict[str, Callable[[Settings], list[Row]]] = {
 
 def run(name: str, settings: Settings, *, every: bool, json_file: Path | None) -> int:
     """Run one benchmark, or all; returns the exit status: 1 when a bar does not hold. Raises ConfigError."""
+    if not every and not name:
+        print(f"{', '.join(BENCHES)}: give one of them, or --all")
+        return 0
     if not every and name not in BENCHES:
         raise ConfigError(f"the benchmark is {name!r}: give --all, or one of {', '.join(BENCHES)}")
     if json_file is not None:

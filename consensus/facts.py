@@ -27,14 +27,17 @@ def join(old: Fact, new: Fact) -> Fact:
 
 
 def meet(facts: Iterable[Fact]) -> Fact:
-    """What a whole group knows: the least progress, any failure, everyone's quiet. `facts` holds one per rank."""
+    """What a whole group knows: the least progress, any failure, everyone's quiet. `facts` holds one per rank.
+
+    It is fenced once all that were not quiet by themselves have been.
+    """
     every = tuple(facts)
     return Fact(
         min(fact.progress for fact in every),
         any(fact.failed for fact in every),
         all(fact.quiet for fact in every),
         min(fact.backups for fact in every),
-        all(fact.fenced for fact in every),
+        any(fact.fenced for fact in every) and all(fact.quiet or fact.fenced for fact in every),
         any(fact.corrupt for fact in every),
     )
 

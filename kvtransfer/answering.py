@@ -119,8 +119,8 @@ class AnsweringLink:
         """See PeerLink."""
         while self._lost:
             yield self._lost.popleft()
-        self._fences.begin()
         self._fences.take()
+        self._fences.begin()
         for trial in self._trials.take():
             yield from self._on_trial(trial)
         yield from self._on_written()

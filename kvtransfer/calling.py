@@ -128,8 +128,8 @@ class CallingLink:
         """See PeerLink."""
         while self._lost:
             yield self._lost.popleft()
-        self._fences.begin()
         self._impatient |= self._fences.take() | self._openings.take(self._now_s)
+        self._fences.begin()
         for key, peer in list(self._peers.items()):
             for _ in range(MAX_TAKEN):
                 before = peer.inbox.malformed

@@ -44,27 +44,21 @@ class Edges:
 
         Raises what `make` raises, ConnectionError for one group too many and when all have been closed.
         """
-        with self._lock(group):
-            if self._closed:
-                raise ConnectionError("all transports of this rank have been closed")
-            if group not in self._edges:
-                self._edges[group] = _Edge(self._spare_or_new())
-            return self._edges[group].transport
+        return self._edge(group).transport
 
     def connect(self, peer: Hello, deadline_s: float) -> Transport:
         """The transport of a peer's group, which can reach it now. Raises OSError, and what `open` raises.
 
         A transport takes whoever is at an endpoint for who was there before, and what it knows of it is out of date
-        then. So another incarnation at a known endpoint gets a new transport.
+        then. So another incarnation at a known endpoint gets a new transport. If the old one could not be ended then,
+        it is used by nobody any more, and whoever connects next tries to end it again.
         """
-        self.open(peer.group)
-        edge = self._edges.get(peer.group)
-        if edge is not None and edge.met.setdefault(peer.endpoint, peer.incarnation) != peer.incarnation:
-            self.fence(peer.group)
+        edge = self._edge(peer.group)
+        if edge.gate.shut or edge.met.setdefault(peer.endpoint, peer.incarnation) != peer.incarnation:
+            self._end(peer.group, edge)
             return self.connect(peer, deadline_s)
-        transport = self.open(peer.group)
-        transport.connect(peer, deadline_s)
-        return transport
+        edge.transport.connect(peer, deadline_s)
+        return edge.transport
 
     @contextmanager
     def using(self, group: str) -> Iterator[Transport | None]:
@@ -86,15 +80,10 @@ class Edges:
         """
         if group not in self._locks:
             return  # it has never been met
-        with self._lock(group):
+        with self._lock(group):  # one that is being made counts
             edge = self._edges.get(group)
-            if edge is None:
-                return
-            edge.gate.close(0)
-            edge.transport.close()  # ends the writes under way, or waits for them
-            if not edge.gate.close(LEAVE_S):
-                raise TimeoutError(f"a write to {group} has not ended within {LEAVE_S:.0f} s")
-            del self._edges[group]
+        if edge is not None:
+            self._end(group, edge)
 
     def close(self) -> None:
         """End all transports, for good. Raises OSError like `fence`."""
@@ -103,6 +92,26 @@ class Edges:
             self.fence(group)
         while self._spare:
             self._spare.pop().close()
+
+    def _end(self, group: str, edge: _Edge) -> None:
+        """See `fence`. Does nothing if somebody else has ended it: the group may have its next one already."""
+        with self._lock(group):
+            if self._edges.get(group) is not edge:
+                return
+            edge.gate.close(0)
+            edge.transport.close()  # ends the writes under way, or waits for them
+            if not edge.gate.close(LEAVE_S):
+                raise TimeoutError(f"a write to {group} has not ended within {LEAVE_S:.0f} s")
+            del self._edges[group]
+
+    def _edge(self, group: str) -> _Edge:
+        """The group's edge, made if need be."""
+        with self._lock(group):
+            if self._closed:
+                raise ConnectionError("all transports of this rank have been closed")
+            if group not in self._edges:
+                self._edges[group] = _Edge(self._spare_or_new())
+            return self._edges[group]
 
     def _spare_or_new(self) -> Transport:
         try:

@@ -1,8 +1,8 @@
-"""The fences that a rank's tick loop has asked for: each in a thread of its own, tried again until it is done."""
+"""The fences that a rank's tick loop has asked for: a thread per group, which tries until it is done."""
 
 import logging
 import threading
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 
@@ -18,7 +18,11 @@ log = logging.getLogger("tandem.kvtransfer")
 
 
 class Fences:
-    """All methods are for the tick loop's thread. `fenced` is called on another one, once for each `ask`."""
+    """All methods are for the tick loop's thread. `fenced` is called on another one, after each `ask` at least once.
+
+    Pages that wait ask again and again. While a fence is stuck that must cost no more than one thread, so those that
+    come meanwhile are one fence, which follows.
+    """
 
     def __init__(
         self, edges: Edges, fenced: Callable[[Fenced], None], wake: Callable[[], None], timer_scale: float = 1.0
@@ -27,31 +31,33 @@ class Fences:
         self._fenced = fenced
         self._wake = wake
         self._retry_s = RETRY_S * timer_scale
-        self._going_on: Counter[str] = Counter()
+        self._asked: dict[str, None] = {}  # not begun
+        self._begun: dict[str, None] = {}
         self._done: Counter[str] = Counter()
-        self._asked: deque[str] = deque()
         self._ended: SimpleQueue[str] = SimpleQueue()
         self._closed = threading.Event()
         self._next_complaint_s = 0.0
 
     def ask(self, group: str) -> None:
         """Fence what leads to a group. Nobody of it may be greeted from now on."""
-        self._going_on[group] += 1
-        self._asked.append(group)
+        if not self.going_on(group):
+            log.info("%s is being fenced off: pages held for it are free once that is done", group)
+        self._asked[group] = None
 
     def begin(self) -> None:
         """Carry out what has been asked. What was open then has been told to be lost by now."""
-        while self._asked:
-            group = self._asked.popleft()
+        for group in [group for group in self._asked if group not in self._begun]:
+            del self._asked[group]
+            self._begun[group] = None
             threading.Thread(target=self._run, args=(group,), name=f"fence {group}", daemon=True).start()
 
     def going_on(self, group: str) -> bool:
         """Whether a fence has been asked for whose end `take` has not seen."""
-        return self._going_on[group] > 0
+        return group in self._begun or group in self._asked
 
     def groups(self) -> list[str]:
         """All whose fence is going on."""
-        return [group for group, number in self._going_on.items() if number]
+        return list(self._begun | self._asked)
 
     def count(self, group: str) -> int:
         """How many have been done."""
@@ -65,8 +71,10 @@ class Fences:
                 group = self._ended.get_nowait()
             except Empty:
                 return self._done.total() > before
-            self._going_on[group] -= 1
+            del self._begun[group]
             self._done[group] += 1
+            if not self.going_on(group):
+                log.info("%s is fenced off", group)
 
     def tick(self, now_s: float) -> None:
         """Complain about those that take long."""

@@ -54,6 +54,7 @@ class Handoff:
     place: Place
     state: State
     pages: tuple[PageId, ...] = ()
+    flying: int = 0  # chunks whose return is not in
     scheduled: int = 0  # prompt tokens that need no plan any more: a plan has taken them, or they were cached
     quiet: bool = False  # nobody can touch its pages; the verdict may overtake the harvest that brings token 0
     fenced: bool = False  # that is so because the peer has been cut off: what it has there is not for us to say

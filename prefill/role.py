@@ -139,9 +139,13 @@ class PrefillRole:
 
     def _drain(self, request: Handoff) -> list[Note]:
         """What is under way has to end; nothing more is begun."""
-        if request.work.peer:
-            self._quarantine.hold(request.room, request.work.peer)
+        self._hold(request)
         return [Stopped(request.room), *self._settle(request)]
+
+    def _hold(self, request: Handoff) -> None:
+        """The peer is waited for, but not while chunks of our own fly: it could not help that they take long."""
+        if request.work.peer and not request.flying:
+            self._quarantine.hold(request.room, request.work.peer)
 
     def _settle(self, request: Handoff) -> list[Note]:
         """Quiet, and nothing left to come: the room can go. While token 0 is on its way it cannot."""
@@ -165,7 +169,12 @@ class PrefillRole:
     def on_tokens(self, row: Row, tokens: tuple[int, ...]) -> list[Note]:
         """The pages of a request that goes on are for others to share from now on; the last chunk brings token 0."""
         request = self._requests.get(row.room)
-        if request is None or request.state is not State.RUNNING:
+        if request is None:
+            return []
+        request.flying -= 1
+        if request.state is State.DRAINING:
+            self._hold(request)
+        if request.state is not State.RUNNING:
             return []
         self._publish(request, row)
         return self._hand_off(request, *tokens) if tokens else []
@@ -251,6 +260,7 @@ class PrefillRole:
     def _chunk(self, request: Handoff, most: int) -> Row:
         start, count = request.scheduled, min(most, request.remaining)
         request.scheduled += count
+        request.flying += 1
         last = not request.remaining
         if last:
             self._running.discard(request)

@@ -84,6 +84,7 @@ class KVSender:
         self._writes: dict[int, Write] = {}
         self._tickets = 0
         self._ended = Recent()
+        self._spoiled = Recent()  # rooms that were not open when one of their grants was lost
 
     def on_plan(self, plan: Plan) -> list[Effect]:
         """Rooms open, rows launch, aborted rooms stop, ended rooms are dropped, in this order."""
@@ -133,7 +134,7 @@ class KVSender:
         session = self._session(note.room)
         session.opened, session.peer = True, note.peer
         session.pages = pages_for(note.prompt_tokens, self._page_size)
-        return [Observe(note.room, Fact(failed=True))] if session.failed else self._bootstrap(session)
+        return self._fail(session) if note.room in self._spoiled else self._bootstrap(session)
 
     def _grant(self, grant: Grant) -> list[Effect]:
         """A grant may come before the room does, but not after it has gone."""
@@ -166,7 +167,10 @@ class KVSender:
     def _revisit(self, event: PeerOpened | PeerLost) -> list[Effect]:
         if isinstance(event, PeerOpened):
             return [effect for session in self._sessions.values() for effect in self._meet(session, event.hello)]
-        return [effect for session in self._sessions.values() for effect in self._lose(session, event)]
+        effects = [effect for session in self._sessions.values() for effect in self._lose(session, event)]
+        for session in [one for one in self._sessions.values() if not (one.opened or one.grants)]:
+            del self._sessions[session.room]
+        return effects
 
     def _meet(self, session: SendSession, hello: Hello) -> list[Effect]:
         """A room may have waited for this rank, to be granted or to be a new instance: nothing lands in the old one."""
@@ -190,7 +194,8 @@ class KVSender:
         granted = session.grants.pop((event.group, event.rank), None)
         if session.opened:
             return self._fail(session) if session.peer == event.group else []
-        session.failed |= granted is not None  # is said when the room opens: until then nobody asks
+        if granted is not None:
+            self._spoiled.add(session.room)  # is said when the room opens: until then nobody asks
         return []
 
     def _launch(self, tick: Tick, row: Row) -> None:

@@ -53,7 +53,7 @@ def real_parts(options: RouterOptions) -> Parts:
 
     def connector(context: zmq.asyncio.Context) -> Callable[[str], zmq.asyncio.Socket]:
         sockets = Sockets(context, secret)
-        return lambda address: sockets.connect(zmq.DEALER, address)
+        return lambda address: sockets.connect(zmq.DEALER, address, last_words=True)
 
     registry = Registry(options.registry_url, options.cluster, secret)
     shape = read_shape(options.model)
@@ -71,20 +71,23 @@ class Router:
             max_concurrent_requests=options.max_concurrent_requests,
             request_timeout_s=options.request_timeout_s,
             timer_scale=options.timer_scale,
+            drain_s=options.drain_s,
         )
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._early: list[Callable[[], None]] = []
         self._stopping = threading.Event()
         self._stop: asyncio.Event
+        self._hurry: asyncio.Event
         self._exit_code = 0
         self._poll_s = POLL_UNREADY_S
         self.service: Service
 
     def serve(self, on_ready: Callable[[str, str], None]) -> int:
-        """Serve until a signal or `stop`; returns the exit code. `on_ready(url, admin_url)` is called on the loop.
+        """Serve until told to end, see `stop` and `end`; returns the exit code.
 
-        Signals are only heard on the main thread. Raises ConfigError for an address that cannot be bound.
+        `on_ready(url, admin_url)` is called on the loop. Signals are only heard on the main thread. Raises ConfigError
+        for an address that cannot be bound.
         """
         options = self._options
         with (
@@ -106,8 +109,12 @@ class Router:
             self.group_lost(words[1], words[2])
 
     def stop(self) -> None:
-        """End `serve`, as a signal does."""
-        self._call(lambda: self._stop.set())
+        """Refuse what is new, and end `serve` when what is open has ended, or `drain_s` are over; as a signal does."""
+        self._call(self._on_signal)
+
+    def end(self) -> None:
+        """End `serve` now, as a second signal does: what is still open ends with an error."""
+        self._call(self._on_end)
 
     def _call(self, action: Callable[[], None]) -> None:
         """Run on the loop's thread: soon, once it runs, or never when it is over."""
@@ -119,7 +126,7 @@ class Router:
             self._loop.call_soon_threadsafe(action)
 
     async def _serve(self, data: socket.socket, admin: socket.socket, on_ready: Callable[[str, str], None]) -> None:
-        self._stop = asyncio.Event()
+        self._stop, self._hurry = asyncio.Event(), asyncio.Event()
         context = zmq.asyncio.Context()
         connect = self._parts.connector(context)
         self.service = Service(self.rules, self._parts.model, connect, self._crashed)
@@ -135,11 +142,23 @@ class Router:
             if all(server.started for server in servers):
                 on_ready(*urls)
             await asyncio.wait([asyncio.create_task(self._stop.wait()), *serving], return_when="FIRST_COMPLETED")
-            self.service.drain()
+            await self._drain()
             for server in servers:
                 server.end()
             await asyncio.gather(*serving)
         context.destroy(linger=500)
+
+    async def _drain(self) -> None:
+        """Until nothing is open, or nobody waits any more."""
+        service, drain_s = self.service, self.rules.drain_s
+        service.drain()
+        if service.admitted and not self._hurry.is_set():
+            log.warning("told to end: %d open requests may finish within %g s", service.admitted, drain_s)
+        waiting = [asyncio.create_task(service.idle()), asyncio.create_task(self._hurry.wait())]
+        await asyncio.wait(waiting, timeout=drain_s, return_when="FIRST_COMPLETED")
+        for task in waiting:
+            task.cancel()
+        service.end()
 
     @contextlib.asynccontextmanager
     async def _running(self, app: FastAPI) -> AsyncIterator[None]:
@@ -177,25 +196,34 @@ class Router:
 
     @contextlib.contextmanager
     def _signals(self) -> Iterator[None]:
-        """SIGTERM and SIGINT stop the router; a second one is left to whoever had them before."""
+        """SIGTERM and SIGINT stop the router; a second one ends it."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
         loop = asyncio.get_running_loop()
         signals = (signal.SIGTERM, signal.SIGINT)
         for number in signals:
-            loop.add_signal_handler(number, self._stop.set)
+            loop.add_signal_handler(number, self._on_signal)
         try:
             yield
         finally:
             for number in signals:
                 loop.remove_signal_handler(number)
 
+    def _on_signal(self) -> None:
+        if self._stop.is_set():
+            self._hurry.set()
+        self._stop.set()
+
+    def _on_end(self) -> None:
+        self._hurry.set()
+        self._stop.set()
+
     def _crashed(self, error: BaseException) -> None:
         """A bug of ours on the way of the tokens: no answer can be trusted to end, so all end now."""
         log.critical("the router cannot go on", exc_info=error)
         self._exit_code = 1
-        self._stop.set()
+        self._on_end()
 
 
 class _Server(uvicorn.Server):
@@ -236,7 +264,7 @@ def serve(options: RouterOptions, on_ready: Callable[[str, str], None]) -> int:
     """Run a router of its own until a signal; returns the exit code. Raises ConfigError."""
     router = Router(options, real_parts(options))
     if options.supervised:
-        leash(router.hear, router.stop)
+        leash(router.hear, router.end)
     return router.serve(on_ready)
 
 

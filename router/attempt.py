@@ -19,8 +19,9 @@ class Attempt:
         self.route = route
         self.first = first
         """The position in the whole answer of this attempt's token 0."""
-        self.groups = {head.group.role: head.group.name for head in route.needed(work)}
-        """Who works on it."""
+        self.heads = route.needed(work)
+        """Rank 0 of whoever works on it."""
+        self.groups = {head.group.role: head.group.name for head in self.heads}
 
     def submits(self, age_ms: int, remaining_ms: int) -> Iterator[tuple[RoleName, Submit]]:
         """What each group is told. Decode first: it is to know the room before prefill has something to hand over.

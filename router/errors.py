@@ -1,6 +1,6 @@
 """What a client is told when something is wrong: OpenAI's error shape, with one code per cause."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 import msgspec
@@ -16,7 +16,13 @@ class ApiError(Exception):
     """One refused or failed request: the HTTP status, and what stands in the body's `error`."""
 
     def __init__(
-        self, status: int, code: str, message: str, param: str | None = None, retry_after_s: int | None = None
+        self,
+        status: int,
+        code: str,
+        message: str,
+        param: str | None = None,
+        retry_after_s: int | None = None,
+        again: bool = True,  # clients that try again by themselves may do so
     ) -> None:
         super().__init__(message)
         self.status = status
@@ -24,6 +30,7 @@ class ApiError(Exception):
         self.message = message
         self.param = param
         self.retry_after_s = retry_after_s
+        self.again = again
 
     @property
     def kind(self) -> str:
@@ -42,6 +49,8 @@ class ApiError(Exception):
         headers = {"x-tandem-error-code": self.code}
         if self.retry_after_s is not None:
             headers["retry-after"] = str(self.retry_after_s)
+        if not self.again:
+            headers["x-should-retry"] = "false"  # what OpenAI's own clients look at
         return headers
 
 
@@ -53,6 +62,36 @@ def internal() -> ApiError:
 def group_lost(role: RoleName, name: str, cause: str) -> ApiError:
     """A group went away while it worked for the client."""
     return ApiError(502, "group_lost", f"{role.value} group {name} was lost: {cause}")
+
+
+def stranded(failure: ApiError, why: ApiError) -> ApiError:
+    """What happened to a request that can go on nowhere else."""
+    told = f"{failure.message}; and it can go on nowhere else: {why.message}"
+    return ApiError(failure.status, failure.code, told, failure.param, failure.retry_after_s)
+
+
+def nowhere_else() -> ApiError:
+    """All groups that could take a request have refused it."""
+    return ApiError(503, "overloaded", "no other group can take it", retry_after_s=1)
+
+
+def quarantined(groups: Sequence[str]) -> ApiError:
+    """A request that was on too many groups when they were lost."""
+    told = f"groups {' and '.join(groups)} were lost while they worked on this request, so it is not tried once more"
+    return ApiError(500, "request_quarantined", f"{told}; show its x-request-id to the operator", again=False)
+
+
+def still_quarantined(seconds: float) -> ApiError:
+    """The same prompt as that of such a request."""
+    wait_s = int(-(-seconds // 1))
+    told = "two groups were lost while they worked on a request with this prompt, so it is refused"
+    text = f"{told}; show this to the operator, or try again in {wait_s} s"
+    return ApiError(500, "request_quarantined", text, retry_after_s=wait_s, again=False)
+
+
+def unsent(role: RoleName, name: str) -> ApiError:
+    """The messages to a group do not leave."""
+    return group_lost(role, name, "its queue is full")
 
 
 def violation(role: RoleName, name: str, what: str) -> ApiError:
@@ -78,6 +117,13 @@ def slow_reader() -> ApiError:
 def unknown_group(name: str) -> ApiError:
     """An operator named a group that the router does not know."""
     return ApiError(404, "unknown_group", f"there is no group {name[:64]!r}; see /workers", "group")
+
+
+def no_peer(group: str, peer: str) -> ApiError:
+    """An operator named a peer group that a group has nothing to do with."""
+    told = "see /workers for groups that serve, /held for those that pages are held for"
+    text = f"{group} has no peer group {peer[:64]!r}; {told}"
+    return ApiError(404, "unknown_peer", text, "peer")
 
 
 def unreachable(name: str) -> ApiError:

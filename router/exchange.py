@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Callable
 
 from router.attempt import Attempt
+from router.quarantine import Losses
 from router.stream import Failed, Finished, Stream
 from tandem.core.requests import Reason
 
@@ -28,6 +29,8 @@ class Exchange:
         self.deadline = deadline
         self.evictions = 0  # how often a group had to give its pages up
         self.retries = Counter[Reason]()  # of a hand-over
+        self.losses = Losses()
+        self.avoided: list[str] = []  # groups that did not take it, though another one may
         self.timers: list[asyncio.TimerHandle] = []
         """Cancelled when it is finished."""
         self._pieces: list[str] = []

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 
 import msgspec
 
+from router.errors import no_peer
 from router.membership import Watched
 from router.ranks import Heard, ask_all
+from tandem.core.config import RoleName
 from tandem.core.ids import LEADER
 from tandem.runtime.history import HeldPages, HeldRoom
 
@@ -13,10 +15,15 @@ ANSWER_S = 1.0
 """A group's rank 0 must answer within this time; multiplied by the timer scale."""
 
 
+PEERS = {RoleName.PREFILL: RoleName.DECODE, RoleName.DECODE: RoleName.PREFILL}
+
+
 class State(msgspec.Struct):
     """The part of a rank's /state that is about them."""
 
-    held: list[HeldRoom]
+    ready: bool
+    held: list[HeldRoom] = []
+    waiting_for: str = ""
 
 
 async def held_pages(groups: Sequence[Watched], scale: float) -> HeldPages:
@@ -27,14 +34,36 @@ async def held_pages(groups: Sequence[Watched], scale: float) -> HeldPages:
     rooms: list[HeldRoom] = []
     for name, answer in heard.items():
         try:
-            rooms += _read(answer)
-        except (ValueError, msgspec.DecodeError) as error:
-            silent[name] = f"it answers with what cannot be read: {error}"
+            rooms += read(answer)
+        except ValueError as error:
+            silent[name] = str(error)
     rooms.sort(key=lambda room: room.age_ms, reverse=True)
     return HeldPages(rooms, {**missing, **silent})
 
 
-def _read(heard: Heard) -> list[HeldRoom]:
+async def check_peer(groups: Sequence[Watched], group: str, peer: str, scale: float) -> None:
+    """Raises ApiError 404 for a release that could free nothing: no such peer group, and no page held for one.
+
+    A peer group may be gone while its pages are held. Who cannot be asked what it holds is believed.
+    """
+    roles = {each.group.name: each.group.role for each in groups}
+    if peer in roles:
+        if roles[peer] is not PEERS.get(roles[group]):
+            raise no_peer(group, peer)
+        return
+    held = await held_pages([each for each in groups if each.group.name == group], scale)
+    if group not in held.silent and all(room.peer != peer for room in held.rooms):
+        raise no_peer(group, peer)
+
+
+def read(heard: Heard) -> list[HeldRoom]:
+    """Raises ValueError that says why the answer tells of no pages."""
     if heard.status != 200:
-        raise ValueError(f"status {heard.status}")
-    return msgspec.json.decode(heard.body, type=State).held
+        raise ValueError(f"it answers with status {heard.status}")
+    try:
+        state = msgspec.json.decode(heard.body, type=State)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it answers with what cannot be read: {error}") from None
+    if not state.ready:
+        raise ValueError(f"it is not ready: waiting for {state.waiting_for}")
+    return state.held

@@ -37,10 +37,11 @@ class Connect:
 
 @dataclass(frozen=True)
 class Lost:
-    """Every open request on this group has failed."""
+    """Every open request on this group has to go on elsewhere."""
 
     group: str
     cause: str
+    crashed: bool = True  # as far as is known, nobody had told it to end
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ class Watched:
     """One group as this router knows it."""
 
     group: Group
-    ranks: dict[RankId, Member] = field(default_factory=dict)
-    identity: _Identity | None = None  # whom we are connected to
+    ranks: dict[RankId, Member] = field(default_factory=dict)  # as the registry shows them, or last showed them
+    speaker: Member | None = None  # the rank 0 that we are connected to
     heard: float | None = None  # when that one last sent a Load
     silent: bool = False
     lost: str | None = None  # the cause, until another incarnation or epoch shows up
@@ -70,6 +71,16 @@ class Watched:
     @property
     def head(self) -> Member | None:
         return self.ranks.get(LEADER)
+
+    @property
+    def identity(self) -> _Identity | None:
+        """Of whom we are connected to."""
+        return identity_of(self.speaker) if self.speaker is not None else None
+
+    @property
+    def draining(self) -> bool:
+        """It takes nothing new: it has said so, or was told by us."""
+        return self.drained or (self.load is not None and self.load.draining)
 
     @property
     def trusted(self) -> bool:
@@ -88,16 +99,16 @@ class Membership:
         self._looked: float | None = None
 
     def on_members(self, members: Iterable[Member], now: float) -> list[Change]:
-        """The registry's whole truth of this moment."""
-        for watched in self._groups.values():
-            watched.ranks = {}
+        """What the registry shows. It may have forgotten what it knew, or remember what was: who talks is believed."""
+        shown: dict[str, dict[RankId, Member]] = {}
         # The newest entry of a rank wins: its predecessor's lease may not have run out yet.
         for member in sorted(members, key=lambda member: member.boot_ms):
-            watched = self._groups.setdefault(member.group.name, Watched(member.group))
-            watched.group = member.group
-            watched.ranks[member.rank] = member
+            shown.setdefault(member.group.name, {})[member.rank] = member
+        for name, ranks in shown.items():
+            self._groups.setdefault(name, Watched(next(iter(ranks.values())).group))
         changes = self.on_time(now)
         for name, watched in list(self._groups.items()):
+            self._show(watched, shown.get(name, {}))
             changes += self._follow(watched)
             if not watched.ranks and not watched.trusted:
                 del self._groups[name]
@@ -116,7 +127,7 @@ class Membership:
                 watched.heard = min(now, watched.heard + nap)
             if now - watched.heard > self._silent_s:
                 watched.silent = True
-                changes.append(Lost(name, f"no sign of life for {self._silent_s:g} s"))
+                changes.append(Lost(name, f"no sign of life for {self._silent_s:g} s", not watched.draining))
         return changes
 
     def on_load(self, group: str, now: float, load: Load) -> None:
@@ -131,13 +142,29 @@ class Membership:
         if order in (Order.DRAIN, Order.RESUME):
             self._groups[group].drained = order is Order.DRAIN
 
-    def on_lost(self, group: str, cause: str) -> list[Change]:
+    def on_lost(self, group: str, cause: str, *, crashed: bool = True) -> list[Change]:
         """Somebody who knows says so. It stays lost until the registry shows another incarnation or epoch of it."""
         watched = self._groups.get(group)
         if watched is None or watched.lost is not None:
             return []
         watched.lost = cause
-        return [Lost(group, cause)]
+        return [Lost(group, cause, crashed and not watched.draining)]
+
+    def on_hang_up(self, group: str) -> list[Change]:
+        """The connection to a group broke, so what it still says about its requests cannot reach us.
+
+        It may be alive: it is usable again when it is heard again.
+        """
+        watched = self._groups.get(group)
+        if watched is None or not watched.trusted:
+            return []
+        watched.silent = True
+        return [Lost(group, "its rank 0 hung up", not watched.draining)]
+
+    def talks(self, group: str) -> bool:
+        """Whether what this group is told is likely to arrive."""
+        watched = self._groups.get(group)
+        return watched is not None and watched.trusted
 
     def usable(self) -> list[Member]:
         """Rank 0 of every group that can take requests."""
@@ -170,7 +197,7 @@ class Membership:
             return State.SILENT
         if watched.load is None:
             return State.CONNECTING
-        return State.DRAINING if watched.drained or watched.load.draining else State.USABLE
+        return State.DRAINING if watched.draining else State.USABLE
 
     def why_none(self) -> tuple[str, str]:
         """Error code and sentence for a moment in which there is no route for a request."""
@@ -193,16 +220,38 @@ class Membership:
         told += [f"{watched.group.name} {self.state(watched).value}" for watched in alone]
         return code, f"no {role.value} group is usable: {'; '.join(told)}"
 
+    def _show(self, watched: Watched, shown: dict[RankId, Member]) -> None:
+        """Of a group that talks, nothing is forgotten, and nothing older is believed than itself."""
+        head = shown.get(LEADER)
+        if watched.trusted and watched.speaker is not None:
+            if head is not None and is_older(head, watched.speaker):
+                return
+            shown = {**watched.ranks, **shown}
+        watched.ranks = shown
+        for member in shown.values():
+            watched.group = member.group
+
     def _follow(self, watched: Watched) -> list[Change]:
         """Connect to a rank 0 that is new, or new again."""
         head = watched.head
         if head is None or not head.intake or head.epoch == 0 or head.model != self._model:
             return []
-        identity = (head.incarnation, int(head.epoch), head.intake)
-        if identity == watched.identity:
+        if identity_of(head) == watched.identity:
             return []
-        name, was_trusted = watched.group.name, watched.trusted
-        watched.identity, watched.heard, watched.load, watched.silent, watched.lost = identity, None, None, False, None
+        name, was_trusted, crashed = watched.group.name, watched.trusted, not watched.draining
+        watched.speaker, watched.heard, watched.load, watched.silent, watched.lost = head, None, None, False, None
         watched.drained = False
-        changes: list[Change] = [Lost(name, f"it started over as epoch {head.epoch}")] if was_trusted else []
+        changes: list[Change] = [Lost(name, f"it started over as epoch {head.epoch}", crashed)] if was_trusted else []
         return [*changes, Connect(name, head.intake)]
+
+
+def identity_of(head: Member) -> _Identity:
+    """What is another one when a group has started over."""
+    return head.incarnation, int(head.epoch), head.intake
+
+
+def is_older(shown: Member, speaker: Member) -> bool:
+    """Whether an entry of rank 0 is of a time before the one that speaks to us: the registry remembers what was."""
+    if shown.incarnation == speaker.incarnation:
+        return shown.epoch < speaker.epoch
+    return shown.boot_ms < speaker.boot_ms or 0 < shown.epoch < speaker.epoch

@@ -30,6 +30,14 @@ def control_of(name: str, peer: str = "") -> Control:
     return Control(order, peer)
 
 
+def words(order: Control | Knobs) -> str:
+    """For the log."""
+    if isinstance(order, Control):
+        return f"{order.order.value} {order.peer}".rstrip()
+    given = {name: getattr(order, name) for name in order.__struct_fields__}
+    return ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
+
+
 def knobs_of(payload: bytes, limits: Limits) -> Knobs:
     """Raises ApiError 400 that names the field. `limits` are those that the group was started with."""
     body = read(payload, KnobsBody)

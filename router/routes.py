@@ -14,7 +14,7 @@ from router.completions import Completions
 from router.edge import answer, install
 from router.errors import shutting_down
 from router.format import Dialect
-from router.held import held_pages
+from router.held import check_peer, held_pages
 from router.orders import KnobsBody, control_of, knobs_of
 from router.schema import Body, ChatBody, CompletionBody, components
 from router.service import Service
@@ -75,13 +75,21 @@ def build_admin_app(service: Service) -> FastAPI:
 
     @app.post("/workers/{group}/{order}", status_code=202)
     async def order(group: str, order: str, peer: str = "") -> dict[str, str]:
-        service.tell(group, control_of(order, peer))
+        told = control_of(order, peer)
+        service.limits(group)
+        if told.peer:
+            await check_peer(service.membership.groups(), group, told.peer, service.rules.timer_scale)
+        service.tell(group, told)
         return {"group": group, "order": order}
 
     @app.get("/held")
     async def held() -> Response:
         groups, scale = service.membership.groups(), service.rules.timer_scale
         return Response(msgspec.json.encode(await held_pages(groups, scale)), media_type="application/json")
+
+    @app.get("/status")
+    async def status() -> dict[str, Any]:
+        return service.status()
 
     @app.get("/requests")
     async def requests() -> dict[str, int]:

@@ -40,7 +40,8 @@ class Stream:
 
     def __init__(self, attempt: Attempt, vocab: int, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
         self.attempt = attempt
-        self._whole = attempt.work
+        self.work = attempt.work
+        """What the client asked for, whatever attempts make of it."""
         self._vocab = vocab
         self._detokenizer = detokenizer
         self._stops = Stops(stops)
@@ -59,10 +60,10 @@ class Stream:
         """What is left to compute, for the next attempt. A token depends on its position alone, so the text goes on."""
         room = self.attempt.room
         return msgspec.structs.replace(
-            self._whole,
+            self.work,
             room=Room(room.rid, room.attempt + 1),
-            prompt=(*self._whole.prompt, *self._tokens),
-            max_tokens=self._whole.max_tokens - self.count,
+            prompt=(*self.work.prompt, *self._tokens),
+            max_tokens=self.work.max_tokens - self.count,
         )
 
     def go_on(self, route: Route) -> None:
@@ -75,6 +76,10 @@ class Stream:
     def awaits_reason(self) -> bool:
         """One group ended because the other one did; that one has not said why yet."""
         return self.end is None and self._blames_peer is not None
+
+    def needs(self, role: RoleName) -> bool:
+        """Whether the group of this role still has something to do for it."""
+        return self.end is None and (role is not RoleName.PREFILL or not self.handed_over)
 
     def on_token(self, role: RoleName, token: Token) -> str:
         """The text to deliver. Drops another attempt's tokens and those that came before, from either group."""
@@ -93,7 +98,7 @@ class Stream:
 
     def _text(self, token: int) -> str:
         """The token's text, as far as it can be told yet; sets the end if it was the last one."""
-        reason = ending(self._whole, self.count, token)
+        reason = ending(self.work, self.count, token)
         text = "" if reason is Reason.STOP else self._detokenizer.push(token)
         if reason is not None:
             text += self._detokenizer.finish()
@@ -115,11 +120,6 @@ class Stream:
             self._blames_peer = role
         else:
             self.end = Failed(ended_with(done.reason, role, groups[role]))
-
-    def no_reason_came(self) -> None:
-        """The wait for the other group's reason is over."""
-        if self._blames_peer is not None and self.end is None:
-            self.end = Failed(ended_with(Reason.PEER_ENDED, self._blames_peer, self.attempt.groups[self._blames_peer]))
 
     def fail(self, error: ApiError) -> None:
         """End it from outside: a lost group, the deadline, the client."""

@@ -21,7 +21,6 @@ from tandem.core.config import (
     RoleName,
     RouterOptions,
     check_limits,
-    check_transport,
     parse_partition,
     split_layers,
 )
@@ -82,33 +81,18 @@ def up(
     admin_port: flags.Port = 0,
     registry_url: flags.OwnRegistryUrl = "",
     timer_scale: flags.TimerScale = 1.0,
+    drain_s: flags.DrainS = DRAIN_S,
     dump_dir: flags.DumpDir = "",
     record_dir: flags.RecordDir = "",
     threads: flags.Threads = None,
 ) -> int:
     """Run a whole cluster on this machine until Ctrl-C."""
     from tandem.local import cluster
-    from tandem.local.wanted import Wanted, rings_of
+    from tandem.local.wanted import wanted_of
 
     check_kind(context)
-    wanted = Wanted(
-        model=model or bundled_model(),
-        served_model_name=served_model_name,
-        rings=rings_of(context.params),
-        limits=limits_of(context.params),
-        num_pages=num_pages,
-        dtype=dtype,
-        transfer_backend=disaggregation_transfer_backend,
-        host=host,
-        port=port,
-        admin_port=admin_port,
-        registry_url=registry_url,
-        timer_scale=timer_scale,
-        dump_dir=dump_dir,
-        record_dir=record_dir,
-        threads=threads,
-    )
-    return cluster.up(wanted)
+    flags.check_host("--host", host)
+    return cluster.up(wanted_of(context.params, model or bundled_model(), limits_of(context.params)))
 
 
 def check_kind(context: typer.Context) -> None:
@@ -148,7 +132,7 @@ def rank_command(
     transfer_consensus: flags.TransferConsensus = LIMITS.transfer_consensus,
     quiesce_ms: flags.QuiesceMs = LIMITS.quiesce_ms,
     checksum_sample: flags.ChecksumSample = LIMITS.checksum_sample,
-    http_host: Annotated[str, Option(help="Address of /livez, /readyz and /state.")] = "127.0.0.1",
+    http_host: Annotated[str, Option(help="Address of /livez, /readyz, /state and /timelines.")] = "127.0.0.1",
     http_port: flags.Port = 0,
     disaggregation_transfer_backend: flags.TransferBackend = "mooncake",
     transport_protocol: flags.TransportProtocol = "tcp",
@@ -207,8 +191,8 @@ def serve_rank(options: RankOptions) -> int:
     """Hand over to the role's main."""
     from tandem.runtime.places import check_file, check_folder
 
+    flags.check_rank(options)
     check_file("--cluster-secret-file", options.secret_file)
-    check_transport(options)
     check_folder("--dump-dir", options.dump_dir)
     check_folder("--record-dir", options.record_dir)
     match options.group.role:
@@ -234,15 +218,15 @@ def router(
     admin_port: flags.Port = 0,
     request_timeout: Annotated[float, Option(min=0.1, max=86400, help="Seconds for one request.")] = REQUEST_TIMEOUT_S,
     max_concurrent_requests: Annotated[int, Option(min=1, help="One more is answered with 429.")] = MAX_REQUESTS,
+    drain_s: flags.DrainS = DRAIN_S,
     timer_scale: flags.TimerScale = 1.0,
     supervised: flags.Supervised = False,
 ) -> int:
     """Run a router: the OpenAI API in front of the groups."""
-    model = model or bundled_model()
     options = RouterOptions(
         cluster=cluster,
-        model=model,
-        served_model_name=served_model_name or served_name(model),
+        model=model or bundled_model(),
+        served_model_name=served_model_name or served_name(model or bundled_model()),
         registry_url=registry_url,
         host=host,
         port=port,
@@ -251,6 +235,7 @@ def router(
         secret_file=cluster_secret_file,
         request_timeout_s=request_timeout,
         max_concurrent_requests=max_concurrent_requests,
+        drain_s=drain_s,
         supervised=supervised,
         timer_scale=timer_scale,
     )
@@ -259,11 +244,11 @@ def router(
 
 def serve_router(options: RouterOptions) -> int:
     """Hand over to the router's main."""
+    from router.main import serve
     from tandem.runtime.places import check_file
 
+    flags.check_router(options)
     check_file("--cluster-secret-file", options.secret_file)
-    from router.main import serve
-
     return serve(options)
 
 

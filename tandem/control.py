@@ -5,7 +5,7 @@ import json
 import urllib.error
 import urllib.request
 from typing import NamedTuple, TypeVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
@@ -36,9 +36,16 @@ def control(order: Order, group: str, admin_url: str) -> int:
     """Pass the order on. Raises ConfigError with what the router says, or who answers in its place."""
     if order is Order.RELEASE:
         raise ConfigError("the order is release: it is about a peer group; use `tandem kv release GROUP PEER`")
-    tell(admin_url, f"workers/{quote(group, safe='')}/{order.value}")
+    tell(admin_url, f"workers/{part('--group', group)}/{order.value}")
     print(f"group {group} is told to {order.value}")
     return 0
+
+
+def part(what: str, name: str) -> str:
+    """A name as a part of a path. Raises ConfigError for what is none: the router would take it for another path."""
+    if not name or "/" in name:
+        raise ConfigError(f"{what} is {name!r}: give a name, and no slash")
+    return quote(name, safe="")
 
 
 def tell(admin_url: str, path: str) -> None:
@@ -60,10 +67,23 @@ def get(admin_url: str, path: str, kind: type[T]) -> T:
 
 
 def _ask(admin_url: str, path: str, method: str) -> Answer:
+    check_url(admin_url)
     try:
         return ask(f"{admin_url.rstrip('/')}/{path}", method)
     except (OSError, ValueError, http.client.HTTPException) as error:
-        raise ConfigError(f"--admin-url is {admin_url!r}: no router answers there, {error}") from None
+        why = error.reason if isinstance(error, urllib.error.URLError) else error
+        raise ConfigError(f"--admin-url is {admin_url!r}: no router answers there, {why}") from None
+
+
+def check_url(admin_url: str) -> None:
+    """Raises ConfigError for what is no address of a server."""
+    try:
+        url = urlsplit(admin_url)
+        right = url.scheme in ("http", "https") and url.hostname and url.port != 0  # reads it
+    except ValueError:
+        right = False
+    if not right:
+        raise ConfigError(f"--admin-url is {admin_url!r}: give http://HOST:PORT, the admin_url of the READY line")
 
 
 def ask(url: str, method: str) -> Answer:

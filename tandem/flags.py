@@ -1,15 +1,20 @@
 """The flags that more than one command has: what each may hold, and what its help says."""
 
+import re
 from typing import Annotated, Literal
 
 from typer import Option
 
 from tandem.core.commands import REGISTRY_URL
+from tandem.core.config import RankOptions, RouterOptions, check_transport
 from tandem.core.config import TransferBackend as Backend
 from tandem.core.config import TransferConsensus as Consensus
+from tandem.core.errors import ConfigError
 
 MAX_GROUPS = 64
 MAX_THREADS = 1024
+GROUP_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+"""It is part of keys, paths and URLs."""
 
 Model = Annotated[str, Option(help="GGUF file or Hugging Face directory. (Default: the bundled SmolLM2-135M.)")]
 ServedName = Annotated[str, Option(help="What clients call the model. (Default: the name of its file or folder.)")]
@@ -47,11 +52,11 @@ Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
 TimerScale = Annotated[
     float, Option(min=0.01, max=1000, help="Multiplies the times after which somebody counts as failed.")
 ]
+DrainS = Annotated[
+    float, Option(min=0, max=86400, help="Seconds for open requests to finish, once the process is told to end.")
+]
 DumpDir = Annotated[str, Option(help="Where flight records go. (Default: below the user's state directory.)")]
 RecordDir = Annotated[str, Option(help="Also record every tick of the epoch there, for `tandem replay`. It grows.")]
-DrainS = Annotated[
-    float, Option(min=0, max=86400, help="Seconds for open requests when a rank of the group is told to end.")
-]
 Cluster = Annotated[str, Option(help="Name of the cluster in the registry.")]
 RegistryUrl = Annotated[
     str, Option(envvar=REGISTRY_URL, help="redis://, rediss:// or unix:// URL. A password belongs in the environment.")
@@ -66,3 +71,25 @@ Supervised = Annotated[bool, Option("--supervised", help="End when standard inpu
 Groups = Annotated[int, Option(min=1, max=MAX_GROUPS, help="Groups of this role.")]
 PpSize = Annotated[int, Option(min=1, help="Stages, one process each.")]
 Partition = Annotated[str, Option(help="Layers per stage, such as 10,10,10. (Default: even.)")]
+
+
+def check_host(flag: str, host: str) -> None:
+    """Raises ConfigError for an address that was left empty: sockets take that for every interface."""
+    if not host:
+        raise ConfigError(f"{flag} is empty: give an address of this host, such as 127.0.0.1, or 0.0.0.0 for all")
+
+
+def check_rank(options: RankOptions) -> None:
+    """Raises ConfigError for what can be seen to be wrong before anything is opened."""
+    if not GROUP_NAME.fullmatch(name := options.group.name):
+        raise ConfigError(f"--group is {name!r}: give a letter or digit, then up to 63 of letters, digits, - _ and .")
+    if not options.cluster:
+        raise ConfigError("--cluster is empty: give the name that all processes of the cluster are told")
+    check_host("--http-host", options.http_host)
+    check_transport(options)
+
+
+def check_router(options: RouterOptions) -> None:
+    """Raises ConfigError for what can be seen to be wrong before anything is opened."""
+    check_host("--host", options.host)
+    check_host("--admin-host", options.admin_host)

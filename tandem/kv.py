@@ -1,11 +1,9 @@
 """`tandem kv`: pages of ended requests that groups hold for each other, and how to have them given back."""
 
-from urllib.parse import quote
-
 from rich.console import Console
 from rich.table import Table
 
-from tandem.control import get, tell
+from tandem.control import get, part, tell
 from tandem.runtime.history import HeldPages
 
 
@@ -27,6 +25,6 @@ def ls(admin_url: str) -> int:
 
 def release(group: str, peer: str, admin_url: str) -> int:
     """Have the group cut its peer off: what it holds for it is free once that is done. Raises ConfigError."""
-    tell(admin_url, f"workers/{quote(group, safe='')}/release?peer={quote(peer, safe='')}")
+    tell(admin_url, f"workers/{part('group', group)}/release?peer={part('peer', peer)}")
     print(f"group {group} is told to cut {peer} off; tandem kv ls shows when its pages are back")
     return 0

@@ -37,7 +37,7 @@ def release(
     return run(group, peer, admin_url)
 
 
-kv = Typer(help="Pages of the KV cache that groups hold for each other.", no_args_is_help=True)
+kv = Typer(help="Pages of the KV cache that groups hold for each other.")
 kv.command()(ls)
 kv.command()(release)
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Iterator
 from itertools import groupby
-from urllib.parse import quote
 
 from rich.console import Console
 from rich.text import Text
 
-from tandem.control import get
+from tandem.control import get, part
 from tandem.runtime.history import Attempt, Summary, Transfer
 from tandem.waterfall import (
     COMMIT,
@@ -46,7 +45,7 @@ STYLES = {
 
 def trace(request_id: str, admin_url: str) -> int:
     """Draw it. Raises ConfigError with what the router says, or that nobody says anything."""
-    transfer = get(admin_url, f"transfers/{quote(request_id, safe='')}", Transfer)
+    transfer = get(admin_url, f"transfers/{part('request_id', request_id)}", Transfer)
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for line in told(transfer, console.width if console.is_terminal else WIDTH):
         console.print(line)

@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 from tandem.core.config import RoleName
 from tandem.runtime.history import Attempt, Chunk, Entry, Landing, Mark, What, Write
 
-LABEL, NOTE = 25, 21
+LABEL, NOTE = 25, 23
 """Columns for what a line is about, and for its figures; the picture has the rest."""
 LEAST_BAR = 20
 WAIT, RUN, QUEUE, POST, WIRE, COMMIT, LANDED, MOMENT, FAULT = "-", "#", ".", ":", "=", "+", "|", "*", "!"
@@ -209,9 +209,18 @@ def layers(attempt: Attempt, rank: str) -> Iterator[Line]:
     for (layer, peer), those in sorted(writes.items()):
         spans = [span for write in those for span in spans_of(write, landings.get((layer, write.first, write.last)))]
         spans.sort(key=lambda span: ORDER.index(span.glyph))
-        wire_us = sum(write.ended_us - write.begun_us for write in those)
-        over_us = max((span.to_us for span in spans), default=0) - min(write.computed_us for write in those)
-        yield Line(f"{rank} layer {layer} > {peer}", spans, f"wire {figure(wire_us)} of {duration(over_us)}")
+        yield Line(f"{rank} layer {layer} > {peer}", spans, way(those, spans))
+
+
+def way(writes: Sequence[Write], spans: Sequence[Span]) -> str:
+    """How long a layer was on the wire, of all the time since it was computed; what stopped it if it never was."""
+    begun = [write for write in writes if write.begun_us]
+    if not begun:
+        return writes[-1].result or "queued"
+    wire = duration(sum(write.ended_us - write.begun_us for write in begun))
+    whole = duration(max(span.to_us for span in spans) - min(write.computed_us for write in writes))
+    unit = wire.rpartition(" ")[2]
+    return f"wire {wire.removesuffix(f' {unit}') if whole.endswith(f' {unit}') else wire} of {whole}"
 
 
 ORDER = (QUEUE, COMMIT, LANDED, POST, WIRE, FAULT)
@@ -239,13 +248,22 @@ def moments(attempt: Attempt) -> Iterator[Line]:
         yield from happened(attempt, f"{rank.rank} has all its KV", rank.outline.marks.get(What.LANDED))
     yield from happened(attempt, "transferred", moment(attempt, What.TRANSFERRED))
     yield from decoding(attempt, sampled)
-    for event in attempt.events:
-        if isinstance(mark := event.entry, Mark) and mark.what in (What.FAILED_HERE, What.RETRACTED, What.EVICTED):
-            glyph = FAULT if mark.what is What.FAILED_HERE else MOMENT
-            yield Line(f"{event.rank} {mark.what.value}", [Span(mark.at_us, mark.at_us, glyph)], mark.detail)
+    yield from mishaps(attempt)
     yield from happened(attempt, "ended", moment(attempt, What.ENDED))
     for rank in attempt.ranks:
         yield from happened(attempt, f"{rank.rank} pages are back", rank.outline.marks.get(What.GONE))
+
+
+def mishaps(attempt: Attempt) -> Iterator[Line]:
+    """A line for each thing that went wrong on a rank, however often; it says why at first."""
+    found: dict[tuple[str, What], list[Mark]] = {}
+    for event in attempt.events:
+        if isinstance(mark := event.entry, Mark) and mark.what in (What.FAILED_HERE, What.RETRACTED, What.EVICTED):
+            found.setdefault((event.rank, mark.what), []).append(mark)
+    for (rank, what), those in found.items():
+        glyph = FAULT if what is What.FAILED_HERE else MOMENT
+        why = next((mark.detail for mark in those if mark.detail), "")
+        yield Line(f"{rank} {what.value}", [Span(mark.at_us, mark.at_us, glyph) for mark in those], why)
 
 
 def decoding(attempt: Attempt, sampled: int | None) -> Iterator[Line]:

@@ -47,6 +47,10 @@ HARMFUL = {
     "MC_TE_METADATA_REFRESH_INTERVAL_SECONDS": "with a silent peer a fence would stop the whole rank for a minute",
 }
 FORCE = {"tcp": "MC_FORCE_TCP", "rdma": "MC_FORCE_HCA"}
+REMEDY = {
+    "tcp": "name an address of this host, and leave it two free ports of 15000 to 17000",
+    "rdma": "see that ibv_devices lists a device, or give --transport-protocol tcp",
+}
 
 
 class MooncakeTransport:
@@ -177,11 +181,9 @@ def _start_engine(host: str, protocol: Protocol, device: str) -> Any:
         before = listening()
         engine = make()
         if engine.initialize(host, "P2PHANDSHAKE", protocol, device) != OK:
-            raise ConfigError(
-                f"Mooncake cannot start on {host} with {protocol}: look for an RDMA device (ibv_devices), or use tcp"
-            )
+            raise ConfigError(f"Mooncake cannot start on {host} with {protocol}: {REMEDY[protocol]}")
         if protocol == "rdma" and not _devices(engine):
-            raise ConfigError("rdma was asked for but Mooncake found no RDMA device: use tcp, or check ibv_devices")
+            raise ConfigError(f"rdma was asked for but Mooncake found no RDMA device: {REMEDY[protocol]}")
         if not (listening() - before) & _RETIRED:
             return engine
         _hurry(engine)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tandem.core.config import Group, RankOptions, RouterOptions, Topology
+from tandem.core.config import DRAIN_S, Group, RankOptions, RouterOptions, Topology
 from tandem.core.ids import RankId
 
 Value = str | int | float | bool
@@ -27,6 +27,7 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     dump_dir: str = ""
     record_dir: str = ""
     timer_scale: float = 1.0
+    drain_s: float = DRAIN_S
     supervised: bool = False
 
 
@@ -55,6 +56,7 @@ def topology_options(topology: Topology, start: StartOptions) -> list[RankOption
             record_dir=start.record_dir,
             supervised=start.supervised,
             timer_scale=start.timer_scale,
+            drain_s=start.drain_s,
         )
         for group, rank in topology.ranks()
     ]
@@ -73,6 +75,7 @@ def router_options(topology: Topology, start: StartOptions) -> RouterOptions:
         secret_file=start.secret_file,
         supervised=start.supervised,
         timer_scale=start.timer_scale,
+        drain_s=start.drain_s,
     )
 
 
@@ -132,6 +135,7 @@ def router_arguments(options: RouterOptions) -> list[str]:
         "admin-port": options.admin_port,
         "request-timeout": options.request_timeout_s,
         "max-concurrent-requests": options.max_concurrent_requests,
+        "drain-s": options.drain_s,
         "timer-scale": options.timer_scale,
         "supervised": options.supervised,
     }

@@ -14,9 +14,9 @@ MAX_REQUESTS = 1024
 """Requests that one router answers at once; one more is refused as `too_many_requests`."""
 REQUEST_TIMEOUT_S = 600.0
 """For one request, from its first byte to its last."""
-QUIESCE_MS = 10_000
 DRAIN_S = 30.0
-"""For what a group has begun when one of its ranks is told to end."""
+"""For what is open, once a process has been told to end."""
+QUIESCE_MS = 10_000
 CHECKSUM_SAMPLE = 64
 MAX_TICK_TOKENS = 2**20
 """Of a prompt, or of all prompts, in one tick: no group is ever told to take more."""
@@ -125,7 +125,7 @@ BOUNDS = {
     "async_depth": ("pp-async-batch-depth", 0, 1024),
     "max_rooms": ("max-rooms", 1, 2**20),
     "host_pages": ("host-pages", 0, 2**24),
-    "quiesce_ms": ("quiesce-ms", 1, 3_600_000),
+    "quiesce_ms": ("quiesce-ms", 100, 3_600_000),
     "checksum_sample": ("checksum-sample", 0, 2**20),
 }
 """The flag of each limit that an operator sets, the least it may be and the most: far above what is of use, and far
@@ -170,8 +170,9 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def check_transport(options: RankOptions) -> None:
-    """Raises ConfigError for an order to Mooncake where another backend moves the KV cache: it would do nothing."""
+    """Raises ConfigError for an order to Mooncake that would do nothing, as it moves no KV or uses no RDMA."""
     if options.transfer_backend == "mooncake":
+        check_device(options.transport_protocol, options.transport_device)
         return
     for field, default in (("transport_protocol", "tcp"), ("transport_device", "")):
         if getattr(options, field) != default:
@@ -179,6 +180,12 @@ def check_transport(options: RankOptions) -> None:
                 f"--{field.replace('_', '-')} has no meaning with --disaggregation-transfer-backend "
                 f"{options.transfer_backend}: leave it out, or use mooncake"
             )
+
+
+def check_device(protocol: str, device: str) -> None:
+    """Raises ConfigError for an RDMA device where nobody uses RDMA."""
+    if device and protocol != "rdma":
+        raise ConfigError(f"--transport-device is {device!r}: give it only with --transport-protocol rdma")
 
 
 class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -195,5 +202,6 @@ class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
     secret_file: str = ""
     request_timeout_s: float = REQUEST_TIMEOUT_S
     max_concurrent_requests: int = MAX_REQUESTS
+    drain_s: float = DRAIN_S
     supervised: bool = False
     timer_scale: float = 1.0  # multiplies failure timers

@@ -181,8 +181,8 @@ def reach(host: str, port: int, wait_s: float) -> tuple[str, str]:
         try:
             with socket.create_connection((host, port), max(RETRY_S, until - time.monotonic())) as connection:
                 return connection.getsockname()[0], connection.getpeername()[0]
-        except socket.gaierror as error:
-            raise Lost(f"{host} is no host that can be found: {error.strerror}") from None
+        except (socket.gaierror, UnicodeError) as error:  # the latter of a name that nobody can be asked for
+            raise Lost(f"{host} is no host that can be found: {error}") from None
         except OSError as error:
             if time.monotonic() > until:
                 raise Lost(

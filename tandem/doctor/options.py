@@ -3,6 +3,7 @@
 import msgspec
 
 from kvtransfer.transports.mooncake import Protocol
+from tandem.core.config import check_device
 from tandem.core.errors import ConfigError
 
 
@@ -24,6 +25,7 @@ def check_options(options: DoctorOptions) -> None:
     """Raises ConfigError for flags that cannot be read or do not go together."""
     if options.listen and options.connect:
         raise ConfigError("--listen and --connect are for two hosts: give one of them on each")
+    check_device(options.transport_protocol, options.transport_device)
     for flag, place in (("--listen", options.listen), ("--connect", options.connect)):
         if place:
             parse_place(flag, place)
@@ -36,7 +38,8 @@ def check_options(options: DoctorOptions) -> None:
 
 def parse_place(flag: str, text: str) -> tuple[str, int]:
     """Host and port of `10.0.0.1:7000` or `[fe80::1]:7000`. Raises ConfigError that names the flag."""
-    host, _, port = text.rpartition(":")
+    place, _, port = text.rpartition(":")
+    host = place.removeprefix("[").removesuffix("]")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise ConfigError(f"{flag} is {text!r}: give host and port, such as 10.0.0.1:7000")
-    return host.removeprefix("[").removesuffix("]"), int(port)
+    return host, int(port)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Mapping
@@ -12,6 +13,9 @@ READS = 8
 """At most so many at a time: one process that writes without end must not keep us from the others."""
 LINE_BYTES = 1 << 14
 """A longer line is cut into pieces."""
+
+LOGGED = re.compile(r"^[\d:.]+ [A-Z]+ +\S+ ")
+"""Time, level and name, before what is said in a line of our logs."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Child:
         self._output = self._process.stdout
         self.output = self._output.fileno()
         os.set_blocking(self.output, False)
+        os.set_blocking(self._input.fileno(), False)  # whoever does not read must not keep us from the others
         self.pid = self._process.pid
         self.pidfd = os.pidfd_open(self.pid)
         self._rest = b""
@@ -68,12 +73,12 @@ class Child:
                     lines.append(self._rest)
                     self._rest = b""
         for line in lines:
-            self.last_line = line.decode(errors="replace").strip() or self.last_line
+            self.last_line = LOGGED.sub("", line.decode(errors="replace")).strip() or self.last_line
         return lines
 
     def tell(self, line: str) -> None:
         """Write a line to its standard input, if it still listens."""
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(BrokenPipeError, BlockingIOError):
             os.write(self._input.fileno(), f"{line}\n".encode())
 
     def send(self, number: signal.Signals) -> None:

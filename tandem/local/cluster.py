@@ -1,7 +1,13 @@
 """A whole cluster on this machine, as processes: what `tandem up` runs."""
 
+import errno
 import socket
 import sys
+from collections.abc import Mapping
+from functools import partial
+from urllib.parse import urlsplit
+
+import msgspec
 
 from tandem.core.commands import (
     StartOptions,
@@ -15,7 +21,7 @@ from tandem.core.commands import (
 from tandem.core.config import RankOptions, RouterOptions, Topology
 from tandem.core.errors import ConfigError
 from tandem.local.child import Command
-from tandem.local.readiness import Looking, Word
+from tandem.local.readiness import Look, Looking
 from tandem.local.registry import members_reader, running_registry
 from tandem.local.run_directory import RunDirectory
 from tandem.local.screen import Screen
@@ -35,25 +41,32 @@ def up(wanted: Wanted) -> int:
     check_port("--admin-port", ADMIN_HOST, topology.admin_port)
     check_folder("--dump-dir", wanted.dump_dir)
     check_folder("--record-dir", wanted.record_dir)
-    wakeup: Wakeup[Word] = Wakeup()
-    with wakeup, RunDirectory() as directory, running_registry(topology.registry_url, directory) as (url, watched):
+    wakeup: Wakeup[Look] = Wakeup()
+    with wakeup, RunDirectory() as directory, running_registry(topology.registry_url, directory) as registry:
         secret_file = directory.write_secret()
         start = StartOptions(
             served_model_name=wanted.served_model_name or served_name(wanted.model),
-            registry_url=url,
+            registry_url=registry.url,
             run_dir=str(directory.path),
             secret_file=str(secret_file),
             threads=wanted.threads or default_threads(len(topology.ranks())),
             dump_dir=wanted.dump_dir,
             record_dir=wanted.record_dir,
             timer_scale=wanted.timer_scale,
+            drain_s=wanted.drain_s,
             supervised=True,
         )
         names = [rank_name(group, rank) for group, rank in topology.ranks()]
-        readiness = Looking(names, members_reader(url, topology.cluster, secret_file))
-        screen = Screen(start.served_model_name)
+        readiness = Looking(names, members_reader(registry.url, topology.cluster, secret_file))
         supervisor = Supervisor(
-            commands_of(topology, start), readiness, screen, watched=watched, started=directory.end_with_us
+            commands_of(topology, start),
+            readiness,
+            Screen(start.served_model_name),
+            registry=registry,
+            started=directory.end_with_us,
+            again=partial(command_again, router_options(topology, start)),
+            drain_s=wanted.drain_s,
+            timer_scale=wanted.timer_scale,
         )
         return supervisor.run(wakeup)
 
@@ -63,7 +76,9 @@ def check_port(flag: str, host: str, port: int) -> None:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         socket.create_server((host, port), family=family).close()
-    except (OSError, OverflowError) as error:
+    except OSError as error:
+        if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
+            raise ConfigError(f"--host is {host!r}: it is no address of this host") from None
         text = f"{flag} is {port}: {host}:{port} cannot be used, {error}; give another, or 0 for any free one"
         raise ConfigError(text) from None
 
@@ -72,6 +87,14 @@ def commands_of(topology: Topology, start: StartOptions) -> list[Command]:
     """Every process, ranks first."""
     ranks = [rank_command(options) for options in topology_options(topology, start)]
     return [*ranks, router_command(router_options(topology, start))]
+
+
+def command_again(options: RouterOptions, command: Command, urls: Mapping[str, str]) -> Command:
+    """How a process is started once more: a router on the ports that its clients know, others as before."""
+    if command.name != ROUTER:
+        return command
+    port, admin_port = (urlsplit(urls[name]).port for name in ("url", "admin_url"))
+    return router_command(msgspec.structs.replace(options, port=port, admin_port=admin_port))
 
 
 def rank_command(options: RankOptions) -> Command:

@@ -5,6 +5,7 @@ is a socket that brings a pidfd for each process of the cluster; its end is the 
 """
 
 import contextlib
+import os
 import select
 import shutil
 import signal
@@ -19,14 +20,17 @@ MAX_FDS = 64
 
 
 def watch(supervisor: socket.socket) -> list[int]:
-    """The pidfds that came until the supervisor ended."""
+    """The pidfds that came until the supervisor ended; those of processes that have ended meanwhile are closed."""
     pidfds: list[int] = []
     with contextlib.suppress(ConnectionResetError):
         while True:
             data, came, _, _ = socket.recv_fds(supervisor, 64, MAX_FDS)
             if not data:
                 break
-            pidfds += came
+            left = alive(pidfds, 0.0)
+            for ended in set(pidfds) - set(left):
+                os.close(ended)
+            pidfds = left + came
     return pidfds
 
 
@@ -37,10 +41,13 @@ def alive(pidfds: list[int], timeout_s: float) -> list[int]:
     poll = select.poll()
     for pidfd in left:
         poll.register(pidfd, select.POLLIN)
-    while left and (wait_s := deadline_s - time.monotonic()) > 0:
-        for pidfd, _ in poll.poll(wait_s * 1000):
+    while left:
+        wait_s = deadline_s - time.monotonic()
+        for pidfd, _ in poll.poll(max(0.0, wait_s) * 1000):
             poll.unregister(pidfd)
             left.discard(pidfd)
+        if wait_s <= 0:
+            break
     return sorted(left)
 
 

@@ -3,8 +3,8 @@
 import http.client
 import json
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 from urllib.parse import urlsplit
 
@@ -13,41 +13,49 @@ from tandem.core.members import Member
 
 LOOK_S = 0.1
 ANSWER_S = 2.0
+DRAINING = "draining"
+"""What a router calls a group that was told to take nothing new: it has been heard."""
 
 
 @dataclass(frozen=True)
-class Waiting:
-    """The cluster does not serve yet; the text completes `waiting for ...`."""
+class Expected:
+    """What is to be looked for; the supervisor makes another one whenever a process starts or ends."""
 
+    revision: int = 0
+    started_ms: Mapping[str, int] = field(default_factory=dict)
+    """When each rank that runs was started, since 1970: older registry entries are its predecessor's."""
+    admin_url: str = ""
+    """Of the router, once it listens."""
+
+
+@dataclass(frozen=True)
+class Look:
+    """What a look has found."""
+
+    revision: int
+    """Of what was expected. Any other one is out of date."""
+    http: Mapping[str, str]
+    """The address of each registered rank's own HTTP port."""
     missing: str
-
-
-@dataclass(frozen=True)
-class Ready:
-    """It serves. `http` has the address of each rank's own HTTP port."""
-
-    http: dict[str, str]
-
-
-Word = Waiting | Ready
+    """It completes `waiting for ...`. Empty: the cluster serves."""
 
 
 class Readiness(Protocol):
     """Says when the cluster serves; all methods return at once."""
 
-    def start(self, tell: Callable[[Word], None]) -> None:
+    def start(self, tell: Callable[[Look], None]) -> None:
         """`tell` may be called from another thread."""
         ...
 
-    def router_at(self, admin_url: str) -> None:
-        """The router's admin port."""
+    def expect(self, expected: Expected) -> None:
+        """Look for this from now on."""
         ...
 
     def stop(self) -> None: ...
 
 
 class Looking:
-    """Readiness by looking, on a thread that ends with the cluster's start.
+    """Readiness by looking, on a thread that rests while the cluster serves and nothing else is expected.
 
     `members` reads the registry; it may raise OSError.
     """
@@ -55,51 +63,69 @@ class Looking:
     def __init__(self, names: Sequence[str], members: Callable[[], list[Member]]) -> None:
         self._names = names
         self._members = members
-        self._router = ""
-        self._stopping = threading.Event()
+        self._expected = Expected()
+        self._news = threading.Event()
+        self._stopping = False
 
-    def start(self, tell: Callable[[Word], None]) -> None:
+    def start(self, tell: Callable[[Look], None]) -> None:
         """Begin to look."""
         threading.Thread(target=self._run, args=(tell,), name="readiness", daemon=True).start()
 
-    def router_at(self, admin_url: str) -> None:
-        """The router's admin port."""
-        self._router = admin_url
+    def expect(self, expected: Expected) -> None:
+        """Look for this from now on."""
+        self._expected = expected
+        self._news.set()
 
     def stop(self) -> None:
         """End soon."""
-        self._stopping.set()
+        self._stopping = True
+        self._news.set()
 
-    def _run(self, tell: Callable[[Word], None]) -> None:
-        told: Word | None = None
-        while not self._stopping.wait(LOOK_S):
-            word = self._look()
-            if word != told:
-                tell(word)
-                told = word
-            if isinstance(word, Ready):
+    def _run(self, tell: Callable[[Look], None]) -> None:
+        told: Look | None = None
+        while True:
+            self._news.wait(LOOK_S if told is None or told.missing else None)
+            self._news.clear()
+            if self._stopping:
                 return
+            look = self._look(self._expected)
+            if look != told:
+                tell(look)
+                told = look
 
-    def _look(self) -> Word:
+    def _look(self, expected: Expected) -> Look:
         try:
-            members = {rank_name(member.group, member.rank): member for member in self._members()}
+            members = self._registered(expected)
         except OSError as error:
-            return Waiting(f"the registry: {error}")
+            return Look(expected.revision, {}, f"the registry: {error}")
+        http = {name: member.http for name, member in members.items()}
+        return Look(expected.revision, http, self._missing(expected, members))
+
+    def _registered(self, expected: Expected) -> dict[str, Member]:
+        """The entries of the processes that run now, by name."""
+        found = {rank_name(member.group, member.rank): member for member in self._members()}
+        return {
+            name: found[name]
+            for name in self._names
+            if name in found and name in expected.started_ms and found[name].boot_ms >= expected.started_ms[name]
+        }
+
+    def _missing(self, expected: Expected, members: Mapping[str, Member]) -> str:
         absent = [name for name in self._names if name not in members]
         if absent:
-            return Waiting(f"{', '.join(absent)} to load")
+            return f"{', '.join(absent)} to load and register"
         forming = [name for name in self._names if not members[name].epoch]
         if forming:
-            return Waiting(f"the rings of {', '.join(forming)}")
-        if not self._router:
-            return Waiting("the router to load")
-        status, body = get(self._router, "/readyz")
+            return f"the rings of {', '.join(forming)}"
+        if not expected.admin_url:
+            return "the router to load"
+        status, body = get(expected.admin_url, "/readyz")
         if status != 200:
-            return Waiting(f"the router: {reason(body)}")
-        unheard = unusable([name.rpartition(".")[0] for name in self._names], get(self._router, "/workers")[1])
+            return f"the router: {reason(body)}"
+        unheard = unusable([name.rpartition(".")[0] for name in self._names], get(expected.admin_url, "/workers")[1])
         if unheard:  # a pair is enough for requests, but an order may be for any group
-            return Waiting(f"the router to hear {', '.join(unheard)}")
-        return Ready({name: members[name].http for name in self._names})
+            return f"the router to hear {', '.join(unheard)}"
+        return ""
 
 
 def get(url: str, path: str) -> tuple[int, bytes]:
@@ -116,12 +142,13 @@ def get(url: str, path: str) -> tuple[int, bytes]:
 
 
 def unusable(groups: Sequence[str], workers: bytes) -> list[str]:
-    """Those of the groups that a router's /workers does not call usable, each once."""
+    """Those of the groups that a router's /workers calls neither usable nor draining, each once."""
     try:
-        usable = [worker["name"] for worker in json.loads(workers)["workers"] if worker["usable"]]
+        told = json.loads(workers)["workers"]
+        heard = [worker["name"] for worker in told if worker["usable"] or worker["state"] == DRAINING]
     except (ValueError, KeyError, TypeError):
-        usable = []
-    return [group for group in dict.fromkeys(groups) if group not in usable]
+        heard = []
+    return [group for group in dict.fromkeys(groups) if group not in heard]
 
 
 def reason(body: bytes) -> str:

@@ -2,30 +2,73 @@
 
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import redis
 
 from tandem.core.members import Member
+from tandem.local.kept import Kept, Process
+from tandem.local.liveness import Question, registry_question
 from tandem.local.run_directory import RunDirectory
 from tandem.runtime.embedded import EmbeddedRegistry
 from tandem.runtime.registry import Registry
 
+REGISTRY = "registry"
+TITLE = "the embedded registry"
+
+
+class ServerProcess:
+    """The embedded server as a process to watch."""
+
+    def __init__(self, server: EmbeddedRegistry) -> None:
+        self._server = server
+        self.pid = server.pid
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal, unless it has ended."""
+        self._server.send(number)
+
+    def reap(self) -> int:
+        """Its exit status, once it has ended; negative: the signal that ended it."""
+        return self._server.reap()
+
+    def close(self) -> None:
+        """Give back the pidfd."""
+        os.close(self.pidfd)
+
+
+@dataclass(frozen=True)
+class Running:
+    """Where the registry is, and how the cluster's own one is kept running, and asked whether it lives."""
+
+    url: str
+    kept: Kept | None = None
+    question: Question | None = None
+
 
 @contextlib.contextmanager
-def running_registry(url: str, run_directory: RunDirectory) -> Iterator[tuple[str, dict[str, int]]]:
-    """Its URL, and pidfds to watch by title: those of an embedded server, unless there is a URL."""
+def running_registry(url: str, run_directory: RunDirectory) -> Iterator[Running]:
+    """An embedded server that answers, unless there is a URL."""
     if url:
-        yield url, {}
+        yield Running(url)
         return
     server = EmbeddedRegistry(run_directory.path)
-    pidfd = os.pidfd_open(server.pid)
+    first: list[Process] = [ServerProcess(server)]
+
+    def make() -> Process:
+        """The first time it runs already."""
+        if first:
+            return first.pop()
+        server.restart()
+        return ServerProcess(server)
+
     try:
-        run_directory.end_with_us(pidfd)
-        yield server.url, {f"the embedded registry (pid {server.pid})": pidfd}
+        yield Running(server.url, Kept(REGISTRY, TITLE, make), registry_question(str(server.path)))
     finally:
-        os.close(pidfd)
         server.stop()
 
 

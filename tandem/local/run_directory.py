@@ -1,7 +1,9 @@
 """The private directory of one local cluster: unix sockets, shared memory, the secret. A janitor removes it."""
 
+import contextlib
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import sys
@@ -46,7 +48,8 @@ class RunDirectory:
 
     def end_with_us(self, pidfd: int) -> None:
         """This process is part of the cluster: the janitor kills it, should it outlive us for long."""
-        socket.send_fds(self._line, [b"."], [pidfd])
+        with contextlib.suppress(BrokenPipeError):  # the janitor itself was killed: the leashes still hold
+            socket.send_fds(self._line, [b"."], [pidfd])
 
     def __enter__(self) -> "RunDirectory":
         return self
@@ -56,3 +59,4 @@ class RunDirectory:
     ) -> None:
         self._line.close()
         self._janitor.wait(TIDY_S)
+        shutil.rmtree(self.path, ignore_errors=True)  # unless the janitor was killed, it is gone

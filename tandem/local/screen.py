@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import select
 import shlex
 import sys
 from collections.abc import Mapping
@@ -42,20 +43,26 @@ class Screen:
         else:
             self._status.update(f"waiting for {missing}")
 
+    def ready_again(self, facts: Mapping[str, Any]) -> None:
+        """It serves again. The last line is for programs: pids and addresses have changed.
+
+        A program that has stopped to read must not stop us: it is left out where it would have to wait.
+        """
+        if select.select([], [sys.stdout], [], 0)[1]:
+            self._print(f"Tandem serves {self._model} again at {facts['url']}", ready_line(facts))
+
     def ready(self, facts: Mapping[str, Any]) -> None:
         """The cluster serves. The last line is for programs."""
         self.close()
         messages = [{"role": "user", "content": "Name three colours."}]
         body = json.dumps({"model": self._model, "messages": messages, "temperature": 0})
         url = f"{facts['url']}/v1/chat/completions"
-        lines = (
+        self._print(
             f"Tandem serves {self._model} at {facts['url']}",
             f"Try:   curl {url} -H 'Content-Type: application/json' -d {shlex.quote(body)}",
             "Stop:  Ctrl-C",
-            f"READY {json.dumps(facts)}",
+            ready_line(facts),
         )
-        with contextlib.suppress(OSError):  # nobody reads it: the cluster serves all the same
-            print(*lines, sep="\n", flush=True)
 
     def close(self) -> None:
         """Nothing changes in place from now on."""
@@ -63,9 +70,18 @@ class Screen:
             self._status.stop()
             self._status = None
 
+    def _print(self, *lines: str) -> None:
+        with contextlib.suppress(OSError):  # nobody reads it: the cluster serves all the same
+            print(*lines, sep="\n", flush=True)
+
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):
             if self._status is None:
                 print(text, file=sys.stderr, flush=True)
             else:
                 self._console.print(text, markup=False)
+
+
+def ready_line(facts: Mapping[str, Any]) -> str:
+    """What programs wait for."""
+    return f"READY {json.dumps(facts)}"

@@ -1,16 +1,21 @@
-"""Starts the processes of a local cluster, waits until they serve, and ends all of them together."""
+"""Starts the processes of a local cluster, starts again whatever ends, and ends all of them together."""
 
-import enum
 import json
-import selectors
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
+from urllib.parse import urlsplit
 
+from tandem.core.config import DRAIN_S
+from tandem.core.tables import follow
 from tandem.local.child import Child, Command, describe_end
-from tandem.local.readiness import Readiness, Ready, Waiting, Word
+from tandem.local.kept import Kept
+from tandem.local.liveness import Liveness, http_question
+from tandem.local.loop import Loop, Timer
+from tandem.local.phases import NEXT, UP, Input, Phase
+from tandem.local.readiness import Expected, Look, Readiness
+from tandem.local.registry import REGISTRY, Running
 from tandem.local.screen import Screen
 from tandem.local.signals import Wakeup
 
@@ -19,26 +24,14 @@ READY = b"READY "
 """How the router says that it listens, with its URLs in JSON."""
 
 READY_S = 180.0
-TOLD_S = 0.5
-"""For the router to answer the requests of a lost group, before everything ends."""
 END_S = 3.0
-"""From SIGTERM to SIGKILL."""
+"""From SIGTERM to SIGKILL; beyond the drain, for the router to tell those that it could not finish."""
 REPEAT_S = 0.5
 """A signal that comes again within this time is the same one, sent to us and to our process group."""
 
 
-class Phase(enum.Enum):
-    """It only goes forward."""
-
-    STARTING = 1
-    SERVING = 2
-    TELLING = 3  # a rank has died, the router tells its clients
-    ENDING = 4  # SIGTERM has been sent
-    KILLING = 5  # SIGKILL has been sent
-
-
 class Supervisor:
-    """Runs commands until a signal, or until one of them ends. All of it happens in one loop that only waits."""
+    """Keeps processes running until a signal. All of it happens in one loop that only waits."""
 
     def __init__(
         self,
@@ -46,163 +39,261 @@ class Supervisor:
         readiness: Readiness,
         screen: Screen,
         *,
-        watched: Mapping[str, int] = MappingProxyType({}),
+        registry: Running | None = None,
         started: Callable[[int], None] = lambda pidfd: None,
+        again: Callable[[Command, Mapping[str, str]], Command] = lambda command, urls: command,
+        drain_s: float = DRAIN_S,
+        timer_scale: float = 1.0,
     ) -> None:
-        """`watched` has pidfds, by title, of processes that others started. `started` hears each child's pidfd."""
-        self._commands = commands
+        """`started` hears each process's pidfd. `again` is how a command is given again, once the router has URLs."""
+        self._commands = {command.name: command for command in commands}
         self._readiness = readiness
         self._screen = screen
-        self._watched = watched
+        self._registry = registry
         self._started = started
-        self._children: list[Child] = []
-        self._pids: dict[str, int] = {}
+        self._again = again
+        self._drain_s = drain_s
+        self._kept = {
+            command.name: Kept(command.name, command.title, partial(self._make, command)) for command in commands
+        }
+        if registry is not None and registry.kept is not None:
+            self._kept[REGISTRY] = registry.kept
         self._urls: dict[str, str] = {}
+        self._listening = False  # the router that runs now
+        self._revision = 0
         self._phase = Phase.STARTING
         self._missing = "its processes"
-        self._deadline_s: float | None = None
-        self._ending_s = 0.0
+        self._recovering = True  # until it is said that the cluster serves
+        self._deadline: Timer | None = None
+        self._asked_s = float("-inf")
         self._status = 0
-        self._selector = selectors.DefaultSelector()
+        self._loop = Loop()
+        self._liveness = Liveness(self._loop, self._on_hung, timer_scale)
 
-    def run(self, wakeup: Wakeup[Word]) -> int:
+    def run(self, wakeup: Wakeup[Look]) -> int:
         """Until everything has ended; returns the exit status."""
-        self._wait_for(wakeup.fd, lambda: self._on_wakeup(wakeup))
-        for title, pidfd in self._watched.items():
-            self._wait_for(pidfd, partial(self._on_watched, title, pidfd))
-        self._deadline_s = time.monotonic() + READY_S
+        self._loop.watch_first(wakeup.fd, lambda: self._on_wakeup(wakeup))
+        self._by(READY_S)
         try:
-            for command in self._commands:
-                self._start(command)
+            for kept in self._kept.values():
+                self._start(kept)
+            self._expect()
             self._readiness.start(wakeup.put)
-            while self._children:
-                self._round(wakeup.fd)
+            self._liveness.start()
+            while self._phase in UP or self._children():
+                self._loop.round()
         finally:
             self._readiness.stop()
-            for child in list(self._children):  # only when something of ours failed
+            self._liveness.stop()
+            for child in self._children():  # only when something of ours failed
                 child.send(signal.SIGKILL)
-                self._release(child)
-            self._selector.close()
+            for kept in self._kept.values():
+                if isinstance(kept.process, Child):
+                    self._release(kept)
+            self._loop.close()
             self._screen.close()
         return self._status
 
-    def _wait_for(self, fd: int, act: Callable[[], None]) -> None:
-        self._selector.register(fd, selectors.EVENT_READ, act)
+    def _children(self) -> list[Child]:
+        """Those that run; the registry ends after them."""
+        return [kept.process for kept in self._kept.values() if isinstance(kept.process, Child)]
 
-    def _start(self, command: Command) -> None:
-        child = Child(command)
-        self._children.append(child)
-        self._pids[command.name] = child.pid
-        self._started(child.pidfd)
-        self._wait_for(child.pidfd, partial(self._on_exit, child))
-        self._wait_for(child.output, partial(self._on_output, child))
+    def _make(self, command: Command) -> Child:
+        return Child(self._again(command, self._urls) if self._urls else command)
 
-    def _round(self, first: int) -> None:
-        """Signals come first: a process that got the same one must not be taken for the cause."""
-        left_s = None if self._deadline_s is None else max(0.0, self._deadline_s - time.monotonic())
-        happened = self._selector.select(left_s)
-        for key, _ in sorted(happened, key=lambda event: event[0].fd != first):
-            if key.fd in self._selector.get_map():  # an earlier one of this round may have closed it
-                key.data()
-        if self._deadline_s is not None and time.monotonic() >= self._deadline_s:
-            self._on_deadline()
+    def _start(self, kept: Kept) -> None:
+        kept.timer = None
+        process = kept.start()
+        self._started(process.pidfd)
+        self._loop.watch(process.pidfd, partial(self._on_exit, kept))
+        if isinstance(process, Child):
+            self._loop.watch(process.output, partial(self._on_output, process))
+        self._liveness.watch(kept.name)
+        if kept.name == REGISTRY and self._registry is not None and self._registry.question is not None:
+            self._liveness.answers_at(kept.name, self._registry.question)
+
+    def _expect(self) -> None:
+        """What runs has changed: what was found out before is out of date."""
+        self._revision += 1
+        running = {name: kept.started_ms for name, kept in self._kept.items() if kept.process is not None}
+        self._readiness.expect(Expected(self._revision, running, self._urls["admin_url"] if self._listening else ""))
 
     # what happens
 
-    def _on_wakeup(self, wakeup: Wakeup[Word]) -> None:
-        signals, words = wakeup.take()
+    def _on_wakeup(self, wakeup: Wakeup[Look]) -> None:
+        signals, looks = wakeup.take()
         for number in signals:
             self._on_signal(number)
-        for word in words:
-            self._on_word(word)
+        for look in looks:
+            self._on_look(look)
 
     def _on_signal(self, number: signal.Signals) -> None:
-        if self._phase in (Phase.STARTING, Phase.SERVING, Phase.TELLING):
-            self._screen.notice(f"{number.name}: ending {len(self._children)} processes")
-            self._end()
-        elif self._phase is Phase.ENDING and time.monotonic() > self._ending_s + REPEAT_S:
-            self._kill()
-
-    def _on_word(self, word: Word) -> None:
-        if self._phase is not Phase.STARTING:
+        now_s = time.monotonic()
+        if now_s < self._asked_s + REPEAT_S:
             return
-        match word:
-            case Waiting(missing):
-                self._missing = missing
-                self._screen.waiting(missing)
-            case Ready(http):
-                self._phase, self._deadline_s = Phase.SERVING, None
-                self._screen.ready({**self._urls, "pids": self._pids, "http": http})
+        self._asked_s = now_s
+        if self._phase is Phase.SERVING:
+            patience = f"open requests may finish within {self._drain_s:g} s, a second signal ends them"
+            self._screen.notice(f"{number.name}: {patience}")
+        elif self._phase in (Phase.STARTING, Phase.DRAINING, Phase.LEAVING):
+            self._screen.notice(f"{number.name}: ending {len(self._children())} processes")
+        self._follow(Input.STOP)
+
+    def _on_look(self, look: Look) -> None:
+        if look.revision != self._revision or self._phase not in UP:
+            return
+        for name, address in look.http.items():
+            self._liveness.answers_at(name, http_question(address))
+        if look.missing:
+            if self._recovering and look.missing != self._missing:
+                self._screen.waiting(look.missing)
+            self._missing = look.missing
+        elif self._recovering:
+            self._recovering, self._missing = False, ""
+            facts = {**self._urls, "pids": self._pids(), "http": dict(look.http)}
+            if self._phase is Phase.STARTING:
+                self._screen.ready(facts)
+                self._follow(Input.READY)
+            else:
+                self._screen.ready_again(facts)
 
     def _on_output(self, child: Child) -> None:
         for line in child.read():
-            if child.command.name == ROUTER and line.startswith(READY) and not self._urls:
+            if child.command.name == ROUTER and line.startswith(READY) and not self._listening:
                 self._urls = json.loads(line.removeprefix(READY))
-                self._readiness.router_at(self._urls["admin_url"])
+                self._listening = True
+                self._liveness.answers_at(ROUTER, http_question(urlsplit(self._urls["admin_url"]).netloc))
+                self._expect()
             else:
                 self._screen.line(line)
         if child.silent:
-            self._selector.unregister(child.output)
+            self._loop.forget(child.output)
 
-    def _on_exit(self, child: Child) -> None:
-        if not child.silent:
-            self._on_output(child)
-        how = describe_end(self._release(child))
-        command, phase = child.command, self._phase
-        if phase in (Phase.STARTING, Phase.SERVING):
-            last_words = f": {child.last_line}" if child.last_line and how.startswith("exited") else ""
-            self._screen.notice(f"{command.title} (pid {child.pid}) {how}{last_words}")
+    def _on_exit(self, kept: Kept) -> None:
+        process = kept.process
+        assert process is not None
+        last_words = ""
+        if isinstance(process, Child):
+            if not process.silent:
+                self._on_output(process)
+            last_words = f": {process.last_line}" if process.last_line else ""
+        status = self._release(kept)
+        how = describe_end(status)
+        ended = f"(pid {process.pid}) {how}{last_words if status > 0 else ''}"
+        self._tell_lost(kept, how)
+        if self._phase is Phase.STARTING:
+            self._screen.notice(f"{kept.title} {ended}")
             self._status = 1
-        router = next((other for other in self._children if other.command.name == ROUTER), None)
-        if phase is Phase.SERVING and router is not None:
-            for other in self._children:  # the router tells its clients; ranks that are stopped next leave a dump
-                other.tell(f"lost {command.group} {command.member} {how}")
-            self._phase, self._deadline_s = Phase.TELLING, time.monotonic() + TOLD_S
-        elif phase in (Phase.STARTING, Phase.SERVING) or (phase is Phase.TELLING and router is None):
-            self._end()
+            self._follow(Input.LOST)
+        elif self._phase is Phase.SERVING:
+            self._recover(kept, ended)
+        elif self._phase is Phase.DRAINING and kept.name == ROUTER:
+            self._follow(Input.ROUTER_GONE)
 
-    def _on_watched(self, title: str, pidfd: int) -> None:
-        self._selector.unregister(pidfd)
-        if self._phase is Phase.SERVING:
-            self._screen.notice(f"{title} has ended: what is known stays in use, nobody new can join")
-        elif self._phase is Phase.STARTING:
-            self._screen.notice(f"{title} has ended")
+    def _on_hung(self, name: str, patience_s: float) -> None:
+        kept = self._kept[name]
+        if kept.process is not None:
+            what = f"has not answered for {patience_s:g} s: killing it"
+            self._screen.notice(f"{kept.title} (pid {kept.process.pid}) {what}")
+            kept.process.send(signal.SIGKILL)
+
+    def _on_late(self) -> None:
+        self._deadline = None
+        if self._phase is Phase.STARTING:
+            self._screen.notice(f"not ready after {READY_S:.0f} s: waiting for {self._missing}")
             self._status = 1
-            self._end()
-
-    def _on_deadline(self) -> None:
-        match self._phase:
-            case Phase.STARTING:
-                self._screen.notice(f"not ready after {READY_S:.0f} s: waiting for {self._missing}")
-                self._status = 1
-                self._end()
-            case Phase.TELLING:
-                self._end()
-            case Phase.ENDING:
-                self._kill()
-            case Phase.SERVING | Phase.KILLING:
-                raise AssertionError("this phase has no deadline")
+        self._follow(Input.LATE)
 
     # what is done about it
 
+    def _follow(self, happened: Input) -> None:
+        self._phase = follow(NEXT, self._phase, happened, "the supervisor")
+        match self._phase:
+            case Phase.SERVING:
+                self._by(None)
+            case Phase.DRAINING:
+                self._drain()
+            case Phase.LEAVING:
+                self._send_all(signal.SIGTERM)
+            case Phase.ENDING:
+                self._end()
+            case Phase.KILLING:
+                self._kill()
+            case Phase.STARTING:
+                raise AssertionError("a cluster starts once")
+
+    def _recover(self, kept: Kept, ended: str) -> None:
+        delay_s = kept.delay_s()
+        when = f" in {delay_s:g} s" if delay_s else ""
+        self._screen.notice(f"{kept.title} {ended}; starting it again{when}")
+        self._recovering = True
+        kept.timer = self._loop.later(delay_s, partial(self._start_again, kept))
+        self._expect()
+
+    def _start_again(self, kept: Kept) -> None:
+        try:
+            self._start(kept)
+        except OSError as error:
+            self._recover(kept, f"cannot be started: {error}")
+        else:
+            self._expect()
+
+    def _tell_lost(self, kept: Kept, how: str) -> None:
+        """The router fails over at once, and so do the other ranks of its group."""
+        command = self._commands.get(kept.name)
+        if command is not None and command.group and self._phase in (Phase.SERVING, Phase.DRAINING):
+            for child in self._children():
+                child.tell(f"lost {command.group} {command.member} {how}")
+
+    def _drain(self) -> None:
+        """Nothing is started any more. The router may be silent while it finishes what is open."""
+        self._by(self._drain_s + END_S)
+        for kept in self._kept.values():
+            if kept.timer is not None:
+                self._loop.cancel(kept.timer)
+                kept.timer = None
+        self._liveness.forget(ROUTER)
+        router = self._kept[ROUTER].process
+        if router is None:
+            self._follow(Input.ROUTER_GONE)
+        else:
+            router.send(signal.SIGTERM)
+
     def _end(self) -> None:
-        self._phase, self._ending_s = Phase.ENDING, time.monotonic()
-        self._deadline_s = self._ending_s + END_S
-        for child in self._children:
-            child.send(signal.SIGTERM)
+        self._asked_s = time.monotonic()
+        self._by(END_S)
+        self._send_all(signal.SIGTERM)
 
     def _kill(self) -> None:
-        self._phase, self._deadline_s = Phase.KILLING, None
-        for child in self._children:
+        self._by(None)
+        for child in self._children():
             self._screen.notice(f"killing {child.command.title} (pid {child.pid})")
             child.send(signal.SIGKILL)
 
-    def _release(self, child: Child) -> int:
-        """The child has ended, or was sent SIGKILL: its exit status."""
-        status = child.reap()
-        if not child.silent:
-            self._selector.unregister(child.output)
-        self._selector.unregister(child.pidfd)
-        child.close()
-        self._children.remove(child)
+    def _send_all(self, number: signal.Signals) -> None:
+        for child in self._children():
+            child.send(number)
+
+    def _by(self, delay_s: float | None) -> None:
+        """How long this phase may take from now on, instead of what was said before."""
+        if self._deadline is not None:
+            self._loop.cancel(self._deadline)
+        self._deadline = None if delay_s is None else self._loop.later(delay_s, self._on_late)
+
+    def _release(self, kept: Kept) -> int:
+        """The process has ended, or was sent SIGKILL: its exit status."""
+        process = kept.process
+        assert process is not None
+        status = process.reap()
+        self._liveness.forget(kept.name)
+        if isinstance(process, Child) and not process.silent:
+            self._loop.forget(process.output)
+        self._loop.forget(process.pidfd)
+        process.close()
+        kept.process = None
+        if kept.name == ROUTER:
+            self._listening = False
         return status
+
+    def _pids(self) -> dict[str, int]:
+        return {name: kept.process.pid for name, kept in self._kept.items() if kept.process is not None}

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from tandem.core.config import (
+    DRAIN_S,
     Group,
     Limits,
     RoleName,
@@ -57,6 +58,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     admin_port: int = 0
     registry_url: str = ""
     timer_scale: float = 1.0
+    drain_s: float = DRAIN_S
     dump_dir: str = ""
     record_dir: str = ""
     threads: int | None = None
@@ -80,6 +82,18 @@ def topology_of(wanted: Wanted) -> Topology:
         admin_port=wanted.admin_port,
         registry_url=wanted.registry_url,
     )
+
+
+def wanted_of(given: Mapping[str, Any], model: str, limits: Limits) -> Wanted:
+    """What the flags of `up` mean; most have the names of the fields."""
+    named = {name: given[name] for name in Wanted.__struct_fields__ if name in given}
+    meant = {
+        "model": model,
+        "rings": rings_of(given),
+        "limits": limits,
+        "transfer_backend": given["disaggregation_transfer_backend"],
+    }
+    return Wanted(**named | meant)
 
 
 def rings_of(given: Mapping[str, Any]) -> tuple[Ring, ...]:

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -28,7 +29,7 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class EmbeddedRegistry:
-    """A running server, reached by `url`: a unix socket in `directory`.
+    """A running server, reached by `url`: a unix socket at `path` in `directory`.
 
     Start it from a thread that lives as long as it shall: the kernel ends it together with that thread.
     """
@@ -39,11 +40,11 @@ class EmbeddedRegistry:
         self._directory = Path(directory).resolve()
         self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._directory.chmod(0o700)
-        self._path = self._directory / SOCKET
-        if len(os.fsencode(self._path)) > MAX_IPC_PATH_BYTES:
-            raise ConfigError(f"the registry's socket {self._path} has too long a path: choose a shorter directory")
-        self._path.unlink(missing_ok=True)
-        self.url = f"unix://{self._path}"
+        self.path = self._directory / SOCKET
+        if len(os.fsencode(self.path)) > MAX_IPC_PATH_BYTES:
+            raise ConfigError(f"the registry's socket {self.path} has too long a path: choose a shorter directory")
+        self.path.unlink(missing_ok=True)
+        self.url = f"unix://{self.path}"
         self._process = self._start()
         if not self._answers():
             raise self._failure()
@@ -57,11 +58,24 @@ class EmbeddedRegistry:
         """End the server, at once: it keeps nothing, and a stopped one would not hear anything milder."""
         self._process.kill()
         self._process.wait()
-        self._path.unlink(missing_ok=True)
+        self.path.unlink(missing_ok=True)
+
+    def send(self, number: signal.Signals) -> None:
+        """A signal, unless it has ended."""
+        self._process.send_signal(number)
+
+    def reap(self) -> int:
+        """Its exit status, once it has ended; negative: the signal that ended it."""
+        return self._process.wait()
+
+    def restart(self) -> None:
+        """Once it has ended: start it again at the same path, empty. It answers soon. Raises OSError."""
+        self.path.unlink(missing_ok=True)
+        self._process = self._start()
 
     def _start(self) -> "subprocess.Popen[bytes]":
         config = (
-            f"port 0\nunixsocket {self._path}\nunixsocketperm 700\ndir {self._directory}\n"
+            f"port 0\nunixsocket {self.path}\nunixsocketperm 700\ndir {self._directory}\n"
             f'save ""\nappendonly no\nmaxmemory {MAX_MEMORY}\nmaxmemory-policy noeviction\n'
             f"daemonize no\nlogfile {self._directory / 'registry.log'}\nloglevel warning\n"
         )
@@ -83,7 +97,7 @@ class EmbeddedRegistry:
         while self._process.poll() is None and time.monotonic() < end:
             with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
                 probe.settimeout(1.0)
-                probe.connect(str(self._path))
+                probe.connect(str(self.path))
                 probe.sendall(b"PING\r\n")
                 if probe.recv(16)[:1] == b"+":
                     return True

@@ -20,6 +20,7 @@ from tandem.core.events import Combined
 from tandem.core.ids import Epoch, RankId, Room, Tick
 from tandem.core.members import Member
 from tandem.core.messages import EpochEnded, Fact, Formed
+from tandem.runtime import drills
 from tandem.runtime.drive import Drive, Thrown
 from tandem.runtime.endings import END_S, EpochOver, Overdue, Stopped, Unusable
 from tandem.runtime.endpoints import Endpoints, open_endpoints
@@ -125,6 +126,8 @@ class Incarnation:
         """In each round of forming and of serving: raises what has ended this incarnation."""
         if missing:
             self.waiting_for = f"the other ranks of its ring: {missing}"
+            if self.past.known:
+                drills.forming(self._process.options, missing)
         if self._serving is None:
             self._pulse.move(Tick(-1), "", time.monotonic())
         if self._thrown is not None:

@@ -20,6 +20,8 @@ MAX_TAKEN = 256
 class _Router:
     heard_s: float
     rooms: dict[Room, None] = field(default_factory=dict)
+    spoilt: dict[Room, None] = field(default_factory=dict)
+    """Of which it has missed a word, and does not know it yet."""
 
 
 class RouterLink:
@@ -31,7 +33,8 @@ class RouterLink:
         self._inbox: RouterInbox[ToGroup] = RouterInbox(socket, ToGroup)
         self._routers: dict[bytes, _Router] = {}
         self._owner: dict[Room, bytes] = {}
-        self.undelivered = 0  # answers to routers that have gone
+        self._spoilt: list[Room] = []  # that are still computed
+        self.undelivered = 0  # answers to routers that have gone, or do not read
 
     @property
     def malformed(self) -> int:
@@ -64,10 +67,18 @@ class RouterLink:
                     post(self._inbox.socket, identity, encode(self._load()))
 
     def tell(self, message: Token | Done | Evicted) -> None:
-        """To the router that submitted the room; one that has gone is not waited for."""
+        """To the router that submitted the room; one that has gone, or does not read, is not waited for.
+
+        After a word that did not leave nothing more is said of the room, but for its end: a text without gaps.
+        """
         identity = self._owner.get(message.room)
-        if identity is None or not post(self._inbox.socket, identity, encode(message)):
+        if identity is None:
             self.undelivered += 1
+        elif not post(self._inbox.socket, identity, encode(message)):
+            self.undelivered += 1
+            self._spoilt.append(message.room)
+            self._routers[identity].spoilt[message.room] = None
+            self.forget(message.room)
         if isinstance(message, Done | Evicted):  # the last word
             self.forget(message.room)
 
@@ -84,12 +95,24 @@ class RouterLink:
         self._inbox.socket.close(FAREWELL_MS)
 
     def abandoned(self, now_s: float) -> list[Cancel]:
-        """Abort the rooms of routers that have fallen silent."""
-        cancels = []
+        """Abort the rooms of routers that have fallen silent, and those of which a word was lost. Call it every second.
+
+        Whoever lives has those computed anew, once it hears of it.
+        """
+        cancels, self._spoilt = [Cancel(room, Reason.CLIENT_GONE) for room in self._spoilt], []
         for identity, router in list(self._routers.items()):
             if now_s - router.heard_s > self._silent_s:
                 cancels += [Cancel(room, Reason.CLIENT_GONE) for room in router.rooms]
                 for room in list(router.rooms):
                     del self._owner[room]
                 del self._routers[identity]
+            else:
+                self._confess(identity, router)
         return cancels
+
+    def _confess(self, identity: bytes, router: _Router) -> None:
+        """Say of which rooms it has missed a word, as far as it takes that."""
+        for room in list(router.spoilt):
+            if not post(self._inbox.socket, identity, encode(Done(room, Reason.CLIENT_GONE))):
+                return
+            del router.spoilt[room]

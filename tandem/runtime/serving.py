@@ -17,7 +17,8 @@ from tandem.core.config import RoleName
 from tandem.core.messages import Formed
 from tandem.core.requests import Reason
 from tandem.runtime.compute import ComputeThread
-from tandem.runtime.drive import Computed, Drive, Links, Thrown
+from tandem.runtime.drills import drive_of, engine_of
+from tandem.runtime.drive import Computed, Links, Thrown
 from tandem.runtime.dump import dump, dump_directory
 from tandem.runtime.endings import EpochOver, Unusable, cause_of
 from tandem.runtime.endpoints import Endpoints
@@ -87,7 +88,7 @@ class Serving:
             record=self._record(),
             degraded=endpoints.degraded,
         )
-        self.drive = Drive(rank, links, compute, options.drain_s)
+        self.drive = drive_of(options)(rank, links, compute, options.drain_s)
         log.info("%s of %d serves, epoch %d", process.name, options.group.size, formed.epoch)
 
     def part(self, error: BaseException) -> str:
@@ -127,7 +128,7 @@ class Serving:
         posting = Posting(endpoints.edges, engine.memory, peers.hello, place.inbox.put, peers.wrote)
         verifying = Verifying(engine.memory, place.inbox.put)
         compute = ComputeThread(
-            engine,
+            engine_of(self._process.options, engine),
             resources.host,
             lambda event: place.inbox.put(Computed(now_us(), event)),
             lambda error: self._engine_failed(error, compute),

@@ -132,7 +132,15 @@ class PeerLink:
             self._world.lose_word(self._node, effect.group, effect.message)
             return
         peer, session, _ = known
-        self._send(peer, partial(peer.peers.hear, self._node, session, over_the_wire(effect.message)))
+        arrive = partial(self._arrive, peer, session, over_the_wire(effect.message))
+        self._world.send(self._node, peer, "peer", arrive)
+
+    def _arrive(self, peer: "Node", session: int, message: Said) -> None:
+        """It may be about a room of the next incarnation, as long as we take the dead one for open."""
+        if peer.dead:
+            self._world.lose_word(self._node, peer.key[0], message)
+        else:
+            peer.take(partial(peer.peers.hear, self._node, session, message))
 
     def hear(self, sender: "Node", session: int, message: Said) -> None:
         """Only what is said in the session that is open."""

@@ -68,8 +68,6 @@ def heard(event: Event) -> str:
             return f"meets {hello.group}.{hello.rank}"
         case seen.PeerLost(group=group, rank=rank):
             return f"loses {group}.{rank}"
-        case seen.Fenced(group=group):
-            return f"{group} is fenced"
         case seen.Combined(room=room, fact=fact):
             return f"group: {known(fact)} of {name(room)}"
         case seen.Woke():

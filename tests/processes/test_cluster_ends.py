@@ -1,13 +1,13 @@
-"""How a cluster ends: by a signal, by a rank's death, by its supervisor's; nothing is ever left behind."""
+"""How a cluster ends: by one signal or two, or with its supervisor; nothing is ever left behind."""
 
 import contextlib
-import os
 import signal
 import time
 from pathlib import Path
 
 import pytest
 from cluster import Cluster
+from fake_model import expected, text_of
 from streams import events, stream
 from waiting import eventually
 
@@ -38,7 +38,7 @@ def zombie(pid: int) -> bool:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_ends_every_process_and_leaves_nothing(number: signal.Signals) -> None:
-    with Cluster(*FAKE) as cluster, stream(cluster, LONG) as response:
+    with Cluster(*FAKE, "--drain-s", "1") as cluster, stream(cluster, LONG) as response:
         next(events(response))
         directory = run_directory(cluster)
         assert directory.is_dir()
@@ -47,24 +47,39 @@ def test_a_signal_ends_every_process_and_leaves_nothing(number: signal.Signals) 
         took_s = time.monotonic() - begun_s
         assert not alive(cluster.pids)
         *_, last = events(response)
-        assert "error" in last, "an open stream must be told, not cut"
+        assert "error" in last, "a stream that cannot finish in time must be told, not cut"
     assert not directory.exists()
     assert took_s < LEAVES_S
 
 
-@pytest.mark.parametrize("victim", ["p0.0", "p0.1", "d0.0", "d0.1"])
-def test_a_dead_rank_is_named_and_open_requests_are_told(victim: str) -> None:
-    with Cluster(*FAKE) as cluster, stream(cluster, LONG) as response:
+def test_where_nothing_is_open_the_drain_takes_no_time() -> None:
+    with Cluster(*FAKE, "--drain-s", "600") as cluster:
+        assert cluster.stop() == 0
+        assert not alive(cluster.pids)
+
+
+def test_after_one_signal_an_open_stream_may_finish() -> None:
+    prompt = list(b"it has begun, and so it ends as it would have ended")
+    with Cluster(*FAKE) as cluster:
+        with stream(cluster, {"prompt": prompt, "max_tokens": 3000, "ignore_eos": True}) as response:
+            first = next(events(response))["choices"][0]["text"]
+            cluster.process.send_signal(signal.SIGINT)
+            assert first + text_of(response) == expected(prompt, 3000)
+        assert cluster.wait(LEAVES_S) == 0
+        assert not alive(cluster.pids)
+
+
+def test_a_second_signal_ends_at_once_what_would_go_on() -> None:
+    with Cluster(*FAKE, "--drain-s", "600") as cluster, stream(cluster, LONG) as response:
         next(events(response))
-        eventually(lambda: cluster.state("d0.0")["running"] == 1, "the request decodes")
-        os.kill(cluster.pids[victim], signal.SIGKILL)
-        assert cluster.wait(LEAVES_S) == 1
-        group, _, rank = victim.partition(".")
-        assert f"{group} rank {rank}" in cluster.stderr()
-        assert "SIGKILL" in cluster.stderr()
-        *_, last = events(response)
-        assert "error" in last, "the client must get an honest error, not a cut or a false end"
-        eventually(lambda: not alive(cluster.pids), "every process has ended", LEAVES_S)
+
+        def ended() -> bool:
+            cluster.process.send_signal(signal.SIGINT)
+            return cluster.process.poll() is not None
+
+        eventually(ended, "it takes no patience", 2 * LEAVES_S)
+        assert cluster.wait(LEAVES_S) == 0
+        assert not alive(cluster.pids)
 
 
 def test_a_killed_supervisor_takes_everything_with_it() -> None:

@@ -1,26 +1,20 @@
 """The real model in real processes over real Mooncake: the reference's text, whatever the shape of the rings."""
 
 import contextlib
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
 from cluster import Cluster
+from goldens import Golden, reference_text, sure_goldens
 from streams import asking, model_of
 from waiting import eventually
 
 from tandem.engine.model import bundled_model_path
 from tandem.engine.tokens import Tokenizer, load_tokenizer
 
-GOLDENS = Path(__file__).parents[1] / "model" / "goldens.json"
-GAP = 1e-3
 FLAGS = ("--dtype", "float32", "--threads", "1", "--timer-scale", "5", "--num-pages", "512")
-
-Golden = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
@@ -30,9 +24,7 @@ def tokenizer() -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def goldens() -> list[Golden]:
-    """Prompts whose reference nowhere hesitates between two tokens: these must be equal to the last one."""
-    every: list[Golden] = json.loads(GOLDENS.read_text())
-    return [golden for golden in every if min(golden["gaps"]) >= GAP]
+    return sure_goldens()
 
 
 def start(cluster_of: Callable[..., Cluster], prefill: int, decode: int) -> Cluster:
@@ -41,11 +33,6 @@ def start(cluster_of: Callable[..., Cluster], prefill: int, decode: int) -> Clus
 
 def client_of(cluster: Cluster) -> openai.OpenAI:
     return openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=240)
-
-
-def reference_text(golden: Golden, tokenizer: Tokenizer) -> str:
-    detokenizer = tokenizer.detokenizer()
-    return "".join(detokenizer.push(token) for token in golden["tokens"]) + detokenizer.finish()
 
 
 def complete(cluster: Cluster, golden: Golden) -> str:

@@ -1,72 +1,16 @@
 """Real Mooncake over TCP on 127.0.0.1 between two processes, each with a pool of pages."""
 
-import ctypes
-import hashlib
-import json
-import mmap
 import random
-import select
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any
 
+import mooncake_node
 import pytest
+from nodes import DEADLINE_S, PAGES, Node, expect
 
-from kvtransfer.transports.mooncake import MooncakeTransport
-from tandem.core.ids import LayerId, RankId
-from tandem.core.messages import Hello, Region
-
-PAGE = 4096
-PAGES = 8192
-DEADLINE_S = 60
-
-
-Start = Callable[[int], "Node"]
-
-
-class Node:
-    """A process with a transport and a pool; page n of a fresh pool of seed s is `content(s, n)`."""
-
-    def __init__(self, seed: int) -> None:
-        pipe = subprocess.PIPE
-        self.process = subprocess.Popen([sys.executable, __file__, str(seed)], stdin=pipe, stdout=pipe, text=True)
-        self.endpoint, self.base = self._answer()
-
-    def ask(self, *order: Any) -> Any:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps(order) + "\n")
-        self.process.stdin.flush()
-        return self._answer()
-
-    def connect(self, endpoint: str, deadline_s: float) -> str:
-        """The error, or nothing."""
-        return str(self.ask("connect", endpoint, deadline_s))
-
-    def write(self, to: "Node", pages: list[tuple[int, int]]) -> str:
-        blocks = [(self.base + PAGE * source, to.base + PAGE * destination, PAGE) for source, destination in pages]
-        return str(self.ask("write", to.endpoint, blocks))
-
-    def digests(self) -> list[str]:
-        return list(self.ask("digests"))
-
-    def _answer(self) -> Any:
-        assert self.process.stdout is not None
-        assert select.select([self.process.stdout], [], [], DEADLINE_S)[0], "no answer within the deadline"
-        return json.loads(self.process.stdout.readline())
-
-    def stop(self) -> None:
-        self.process.kill()
-        self.process.communicate()
-
-
-def content(seed: int, page: int) -> bytes:
-    return hashlib.sha256(f"{seed} {page}".encode()).digest() * (PAGE // 32)
-
-
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+Start = Callable[[int], Node]
 
 
 @pytest.fixture
@@ -75,20 +19,12 @@ def node() -> Iterator[Start]:
     started: list[Node] = []
 
     def start(seed: int) -> Node:
-        started.append(Node(seed))
+        started.append(Node(mooncake_node.__file__, seed))
         return started[-1]
 
     yield start
     for one in started:
         one.stop()
-
-
-def expect(target: Node, seed: int, source_seed: int, pages: list[tuple[int, int]]) -> None:
-    """The pages written hold the source's bytes, and all others what they held before."""
-    expected = [digest(content(seed, page)) for page in range(PAGES)]
-    for source, destination in pages:
-        expected[destination] = digest(content(source_seed, source))
-    assert target.digests() == expected
 
 
 def test_contiguous_and_scattered_pages_land_byte_exact(node: Start) -> None:
@@ -98,21 +34,21 @@ def test_contiguous_and_scattered_pages_land_byte_exact(node: Start) -> None:
     shuffled = random.Random(5).sample(range(1000, 3000), 400)
     scattered = list(zip(range(3000, 3400), shuffled, strict=True))
     assert source.write(target, contiguous + scattered) == "ok"
-    expect(target, 2, 1, contiguous + scattered)
+    expect(target, 2, (1, contiguous + scattered))
 
 
 def test_three_thousand_blocks_that_cannot_be_joined(node: Start) -> None:
     source, target = node(1), node(2)
     pages = [(page * 2, PAGES - 2 - page * 2) for page in range(3000)]
     assert source.write(target, pages) == "ok"
-    expect(target, 2, 1, pages)
+    expect(target, 2, (1, pages))
 
 
 def test_an_address_that_is_not_registered_fails_and_crashes_nobody(node: Start) -> None:
     source, target = node(1), node(2)
     assert source.write(target, [(0, PAGES + 100)]) == "failed_unsettled"
     assert source.write(target, [(0, 1)]) == "ok"
-    expect(target, 2, 1, [(0, 1)])
+    expect(target, 2, (1, [(0, 1)]))
 
 
 def test_a_write_to_a_dead_peer_fails(node: Start) -> None:
@@ -146,8 +82,8 @@ def test_what_is_closed_writes_nothing_and_is_written_nothing(node: Start) -> No
     assert source.write(target, [(1, 1)]) == "failed_unsettled"
     assert target.write(source, [(0, 0)]) == "failed_settled"
     assert "rc -1" in target.connect(source.endpoint, 5.0)
-    expect(target, 2, 1, [(0, 0)])
-    expect(source, 1, 1, [])
+    expect(target, 2, (1, [(0, 0)]))
+    expect(source, 1)
 
 
 def test_a_peer_of_another_kind_is_no_peer(node: Start) -> None:
@@ -157,7 +93,7 @@ def test_a_peer_of_another_kind_is_no_peer(node: Start) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        (["rdma"], {}, "RDMA device"),
+        (["rdma"], {}, "ibv_devices lists a device"),
         (["rdma"], {"MC_FORCE_TCP": "1"}, "MC_FORCE_TCP is set"),
         (["tcp"], {"MC_FORCE_HCA": "1"}, "MC_FORCE_HCA is set"),
         (["tcp"], {"MC_LOG_DIR": "/tmp"}, "MC_LOG_DIR is set"),
@@ -184,50 +120,3 @@ def test_a_protocol_that_would_not_be_used_is_refused(
         check=True,
     )
     assert message in ran.stdout
-
-
-# the other side of the pipe
-
-
-def peer(endpoint: str, kind: str) -> Hello:
-    return Hello("d", RankId(0), 1, 1, "f", kind, endpoint, Region(0, LayerId(0), LayerId(1), 1, 1))
-
-
-def serve(seed: int) -> None:
-    """A node's process: answers orders until its standard input closes."""
-    pool = mmap.mmap(-1, PAGES * PAGE)
-    pool[:] = b"".join(content(seed, page) for page in range(PAGES))
-    base = ctypes.addressof(ctypes.c_char.from_buffer(pool))
-    transport = MooncakeTransport("127.0.0.1")
-    transport.register(base, PAGES * PAGE)
-    answer([transport.endpoint, base])
-    for line in sys.stdin:
-        match json.loads(line):
-            case ["connect", endpoint, deadline_s]:
-                answer(connect(transport, peer(endpoint, transport.kind), deadline_s))
-            case ["connect_kind", endpoint, kind]:
-                answer(connect(transport, peer(endpoint, kind), 1.0))
-            case ["write", endpoint, blocks]:
-                triples = [tuple(block) for block in blocks]
-                answer(transport.write(peer(endpoint, transport.kind), triples, 30.0).value)
-            case ["close"]:
-                transport.close()
-                answer(None)
-            case ["digests"]:
-                answer([digest(pool[start : start + PAGE]) for start in range(0, PAGES * PAGE, PAGE)])
-
-
-def connect(transport: MooncakeTransport, to: Hello, deadline_s: float) -> str:
-    try:
-        transport.connect(to, deadline_s)
-    except ConnectionError as error:
-        return str(error)
-    return ""
-
-
-def answer(value: Any) -> None:
-    print(json.dumps(value), flush=True)
-
-
-if __name__ == "__main__":
-    serve(int(sys.argv[1]))

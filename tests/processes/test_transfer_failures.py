@@ -1,8 +1,12 @@
 """Writes that fail: the next attempt is right, and pages come back only when nobody can write into them any more."""
 
 import json
+import os
+import signal
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 
 import pytest
 from cluster import Cluster
@@ -89,6 +93,25 @@ def test_an_external_registry_serves_as_well(tmp_path_factory: pytest.TempPathFa
             answer = complete(cluster, prompt=PROMPT, max_tokens=5, ignore_eos=True)
             assert answer["choices"][0]["text"] == expected(PROMPT, 5)
     finally:
+        registry.stop()
+
+
+def test_s38_a_registry_that_does_not_answer_at_the_start_is_waited_for(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    registry = EmbeddedRegistry(tmp_path_factory.mktemp("r"))
+    os.kill(registry.pid, signal.SIGSTOP)
+    cluster = Cluster(*FAKE, "--registry-url", registry.url)
+    try:
+        with ThreadPoolExecutor(1) as starting, ExitStack() as ending:
+            serving = starting.submit(ending.enter_context, cluster)
+            eventually(lambda: hasattr(cluster, "process"), "its processes are started")
+            eventually(lambda: "waiting for the registry" in cluster.stderr(), "it says what it waits for")
+            os.kill(registry.pid, signal.SIGCONT)
+            serving.result()
+            answered_right(cluster, PROMPT)
+    finally:
+        os.kill(registry.pid, signal.SIGCONT)
         registry.stop()
 
 

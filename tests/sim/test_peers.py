@@ -62,6 +62,7 @@ class Pair:
     def post(self, pages: int = 1) -> None:
         """A write from rank 0 to rank 0, of ones, for a room that holds its pages at both ends."""
         self.world.client.submitted(WORK, PAIR, 0, 1_000_000)
+        self.world.client.lost(ROOM)  # the router has not sent it to anybody
         for node in self.world.nodes:
             held = node.rank.scheduler.role.pool.allocate(ROOM, pages)
         for page in held:
@@ -182,6 +183,17 @@ def test_what_lands_after_a_fence_of_our_own_was_read_before_it(monkeypatch: pyt
     pair.world.run()
     assert write.content is not None
     assert [pair.landed(page) for page in range(2)] == [1, 1]
+
+
+def test_what_follows_a_write_that_is_given_up_happens_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Writes, "_strikes", lambda writes, kind: kind is Fault.UNSETTLED_WRITES)
+    pair = Pair()
+    seen: list[tuple[str, str]] = []
+    pair.world.sequels.append(lambda sender, receiver: seen.append((sender.name, receiver.name)))
+    for _ in range(2):
+        pair.post()
+        pair.world.run()
+    assert seen == [("p0.0", "d0.0")]
 
 
 # restarts

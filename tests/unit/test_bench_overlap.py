@@ -34,9 +34,11 @@ def test_what_is_exposed_is_judged_by_the_last_layer_alone():
     assert next(rows_of(SHM, found(2.0, 250))).holds is False
 
 
-def test_a_wire_that_is_slower_than_computing_has_no_bar():
-    row = next(rows_of(SHM, found(0.5, 2000)))
-    assert (row.holds, row.reason) == (None, "no bar: writing takes longer than computing")
+@pytest.mark.parametrize(("compute", "holds"), [(0.5, None), (1.0, None), (2.0, False), (8.0, False)])
+def test_what_computing_is_too_short_to_hide_has_no_bar(compute: float, holds: bool | None):
+    row = next(rows_of(SHM, found(compute, 2000)))
+    assert row.holds is holds
+    assert row.reason == ("" if row.bar else "no bar: computing is too short to hide it")
 
 
 def test_first_tokens_are_judged_by_the_colocated_group():

@@ -1,6 +1,7 @@
 """The command line: what it says, what it refuses, and that it reads exactly what `commands` writes."""
 
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -53,7 +54,7 @@ ODD = RankOptions(
         prefix_cache=False,
         dynamic_chunking=True,
         transfer_consensus="ring",
-        quiesce_ms=5,
+        quiesce_ms=105,
         checksum_sample=3,
     ),
     registry_url="rediss://user:p%20w@[::1]:6380/0?x=1",
@@ -89,6 +90,7 @@ ODD_ROUTER = RouterOptions(
     secret_file="=",
     request_timeout_s=1 / 3,
     max_concurrent_requests=1,
+    drain_s=0.0,
     timer_scale=0.1 + 0.2,
     supervised=True,
 )
@@ -201,7 +203,10 @@ REFUSED = [
     ("up --model fake:8 --colocated --pp-partition 1,2", ["--pp-partition", "'1,2'", "8"]),
     ("up --colocated --decode-pp 2", ["--decode-pp has no meaning with --colocated"]),
     ("up --colocated --disaggregation-transfer-backend shm", ["--disaggregation-transfer-backend has no meaning"]),
-    ("up --disaggregation-transfer-backend nixl", ["--disaggregation-transfer-backend", "'nixl'", "mooncake"]),
+    (
+        "up --disaggregation-transfer-backend nixl",
+        ["--disaggregation-transfer-backend is 'nixl': 'nixl' is not one of"],
+    ),
     ("up --colocated --host-pages 5", ["--host-pages has no meaning with --colocated"]),
     ("up --pp 2", ["--pp has no meaning without --colocated"]),
     ("prefill --group p0", ["--rank", "tandem prefill --help"]),
@@ -219,9 +224,22 @@ REFUSED = [
         ["--transport-protocol has no meaning with --disaggregation-transfer-backend shm", "mooncake"],
     ),
     (f"{DECODE} --disaggregation-transfer-backend shm --transport-device m", ["--transport-device has no meaning"]),
+    (f"{DECODE} --transport-device mlx5_0", ["--transport-device is 'mlx5_0'", "--transport-protocol rdma"]),
+    ("doctor --transport-device mlx5_0", ["--transport-device is 'mlx5_0'", "--transport-protocol rdma"]),
     (f"{DECODE} --record-dir /proc/no", ["--record-dir is '/proc/no'", "No such file"]),
     (f"{DECODE} --dump-dir /proc", ["--dump-dir is '/proc'"]),
     (f"{DECODE} --transport-fallback tcp", ["--transport-fallback is tcp", "--transport-protocol rdma"]),
+    (f"decode --group p/0 --rank 0 --pp-size 1 {PLACES} --model fake:8", ["--group is 'p/0'", "letters, digits"]),
+    (f"decode --group= --rank 0 --pp-size 1 {PLACES} --model fake:8", ["--group is ''"]),
+    (f"{DECODE} --cluster=", ["--cluster is empty"]),
+    (f"{DECODE} --http-host=", ["--http-host is empty", "0.0.0.0"]),
+    ("up --model fake:8 --port 0 --host=", ["--host is empty", "0.0.0.0"]),
+    ("up --model fake:8 --port 0 --host 192.0.2.1", ["--host is '192.0.2.1'", "no address of this host"]),
+    ("router --registry-url r --cluster-secret-file /dev/null --host=", ["--host is empty"]),
+    ("router --registry-url r --cluster-secret-file /dev/null --admin-host=", ["--admin-host is empty"]),
+    ("up --page-size", ["'--page-size' requires an argument", "tandem up --help"]),
+    ("control", ["Missing argument 'order'", "pause", "tandem control --help"]),
+    ("kv", ["Missing command", "tandem kv --help"]),
     ("router --registry-url redis://h --cluster-secret-file /no", ["--cluster-secret-file", "/no"]),
     ("router --registry-url r --cluster-secret-file /s --request-timeout inf", ["--request-timeout is 'inf'", "86400"]),
     ("control explode --group p0 --admin-url http://127.0.0.1:1", ["'explode'", "drain"]),
@@ -237,6 +255,11 @@ REFUSED = [
     (f"sim --seeds {HUGE}", [f"--seeds is '{HUGE}'"]),
     ("doctor --listen h:1 --connect h:1", ["--listen and --connect", "one of them on each"]),
     ("doctor --listen 7000", ["--listen is '7000'", "10.0.0.1:7000"]),
+    ("doctor --connect []:7000", ["--connect is '[]:7000'", "10.0.0.1:7000"]),
+    ("trace '' --admin-url http://127.0.0.1:1", ["request_id is ''"]),
+    ("kv release '' p0 --admin-url http://127.0.0.1:1", ["group is ''"]),
+    ("kv release d0 '' --admin-url http://127.0.0.1:1", ["peer is ''"]),
+    ("control drain --group '' --admin-url http://127.0.0.1:1", ["--group is ''"]),
     ("doctor --connect [::1]:99999", ["--connect is '[::1]:99999'"]),
     ("doctor --connect h:1", ["--connect needs --cluster-secret-file", "umask 077"]),
     ("doctor --connect h:1 --cluster-secret-file /no", ["cluster-secret-file", "/no"]),
@@ -248,7 +271,7 @@ REFUSED = [
 
 @pytest.mark.parametrize(("line", "words"), REFUSED, ids=[line for line, _ in REFUSED])
 def test_what_is_wrong_is_said_in_one_line(capsys, line, words):
-    assert cli.run(line.split()) == 2
+    assert cli.run(shlex.split(line)) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.count("\n") == 1, output.err
@@ -270,6 +293,11 @@ def test_help_is_on_standard_output(capsys, arguments):
     output = capsys.readouterr()
     assert output.err == ""
     assert "Usage: tandem" in output.out
+
+
+def test_the_benchmarks_are_listed(capsys):
+    assert cli.run(["bench"]) == 0
+    assert "transfer, overlap" in capsys.readouterr().out
 
 
 def test_generate_writes_the_text_and_the_figures_apart(capsys):

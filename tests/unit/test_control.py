@@ -9,7 +9,9 @@ import pytest
 from tandem.control import control
 from tandem.core.errors import ConfigError
 from tandem.core.inputs import Order
+from tandem.kv import release
 from tandem.runtime.health import Health
+from tandem.trace import trace
 
 HTML = b"HTTP/1.1 200 OK\r\nserver: nginx\r\ncontent-length: 15\r\n\r\n<html>hi</html>"
 BARE = b"HTTP/1.1 404 Not Found\r\ncontent-length: 2\r\n\r\n{}"
@@ -68,3 +70,22 @@ def test_what_speaks_no_http_is_no_router(answering: str):
 def test_a_release_has_a_command_of_its_own():
     with pytest.raises(ConfigError, match="tandem kv release GROUP PEER"):
         control(Order.RELEASE, "d0", "http://127.0.0.1:1")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "nonsense", "127.0.0.1:80", "ftp://h:1", "http://:80", "http://h:99999", "http://[:1"]
+)
+def test_what_is_no_address_is_refused_before_anybody_is_asked(url: str):
+    assert told(url) == f"--admin-url is {url!r}: give http://HOST:PORT, the admin_url of the READY line"
+
+
+@pytest.mark.parametrize("name", ["", "p0/0"])
+def test_what_is_no_name_is_not_blamed_on_the_address(name: str):
+    for run in (
+        lambda: control(Order.PAUSE, name, "http://127.0.0.1:1"),
+        lambda: release(name, "p0", "http://127.0.0.1:1"),
+        lambda: release("d0", name, "http://127.0.0.1:1"),
+        lambda: trace(name, "http://127.0.0.1:1"),
+    ):
+        with pytest.raises(ConfigError, match=f"is {name!r}: give a name, and no slash"):
+            run()

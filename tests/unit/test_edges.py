@@ -1,7 +1,8 @@
 """One transport per peer group: made when needed, ended by a fence that waits for writes, and only by that."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from peer_rig import ReachingTransport, Transports, hello
@@ -109,6 +110,58 @@ def test_another_incarnation_at_a_known_endpoint_gets_a_new_transport(transports
     assert edges.connect(at("host:1", 2), 1.0) is transports.made[1]
     assert transports.made[0].closed
     assert edges.connect(at("host:1", 2), 1.0) is transports.made[1]
+
+
+def test_two_incarnations_at_one_endpoint_never_share_a_transport(
+    transports: Transports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor when a fence comes right after the one that the first was met with has been opened."""
+    edges = Edges(transports)
+    edges.open("p")
+    lock = edges._lock
+
+    @contextmanager
+    def locked_then_fenced(group: str) -> Iterator[None]:
+        with lock(group):
+            yield
+        monkeypatch.undo()
+        edges.fence(group)
+
+    monkeypatch.setattr(edges, "_lock", locked_then_fenced)
+    assert edges.connect(at("host:1", 1), 1.0) is not edges.connect(at("host:1", 2), 1.0)
+
+
+def test_two_ranks_whose_group_has_restarted_end_the_old_transport_once(
+    transports: Transports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both find out that it is old; the second one leaves the new one to the first."""
+    edges = Edges(transports)
+    for endpoint in ("host:1", "host:2"):
+        edges.connect(at(endpoint), 1.0)
+    lock = edges._lock
+
+    @contextmanager
+    def locked_and_then_overtaken(group: str) -> Iterator[None]:
+        with lock(group):
+            yield
+        monkeypatch.undo()
+        edges.connect(at("host:1", 2), 1.0)
+
+    monkeypatch.setattr(edges, "_lock", locked_and_then_overtaken)
+    assert edges.connect(at("host:2", 2), 1.0) is transports.made[1]
+    assert [transport.closed for transport in transports.made] == [True, False]
+
+
+def test_a_transport_that_could_not_be_ended_is_no_dead_end_for_the_others_of_its_group(
+    transports: Transports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rank for whose sake it was to end may never call again."""
+    monkeypatch.setattr(edges_module, "LEAVE_S", 0.0)
+    edges = Edges(transports)
+    edges.connect(at("host:1"), 1.0)
+    with edges.using("p"), pytest.raises(TimeoutError, match="a write to p"):
+        edges.connect(at("host:1", 2), 1.0)
+    assert edges.connect(at("host:2"), 1.0) is transports.made[1]
 
 
 def test_a_silent_endpoint_is_an_error(transports: Transports) -> None:

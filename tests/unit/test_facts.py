@@ -63,6 +63,18 @@ def test_memory_is_freed_only_when_everyone_is_quiet():
     assert meet([Fact(quiet=True), Fact(quiet=True)]).quiet
 
 
+def test_a_fence_is_needed_for_those_only_that_are_not_quiet():
+    assert meet([Fact(quiet=True), Fact(fenced=True)]).fenced
+    assert not meet([Fact(quiet=True), Fact(quiet=True)]).fenced
+    assert not meet([Fact(), Fact(fenced=True)]).fenced
+
+
+@given(FACTS, FACTS, FACTS)
+def test_the_grouping_of_ranks_does_not_matter(a: Fact, b: Fact, c: Fact):
+    assert meet([meet([a, b]), c]) == meet([a, meet([b, c])]) == meet([a, b, c])
+    assert meet([a]) == a
+
+
 def test_a_rank_that_has_no_record_is_bootstrapping():
     assert meet([Fact(Progress.SUCCESS, quiet=True), BOTTOM]) == Fact(Progress.BOOTSTRAPPING)
 

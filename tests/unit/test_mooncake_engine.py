@@ -138,9 +138,15 @@ def test_no_engine_listens_where_one_was_destroyed() -> None:
         second.close()
 
 
+def test_who_asked_for_tcp_is_not_sent_to_look_for_rdma(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ListeningEngine, "starts", [-1])
+    with pytest.raises(ConfigError, match="with tcp: name an address of this host"):
+        MooncakeTransport("127.0.0.1", "tcp")
+
+
 def test_a_protocol_that_cannot_be_had_leaves_room_for_the_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ListeningEngine, "starts", [-1])
-    with pytest.raises(ConfigError, match="cannot start on"):
+    with pytest.raises(ConfigError, match=r"cannot start on .* with rdma: .*ibv_devices"):
         MooncakeTransport("127.0.0.1", "rdma")
     transport = MooncakeTransport("127.0.0.1", "tcp")
     assert transport.kind == "mooncake-tcp"

@@ -1,6 +1,7 @@
 """Peer links and their transports: one per group, proved by a known answer, given up when it fails, and fenced."""
 
 import logging
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -224,10 +225,19 @@ def last_hello_to(prefill: PeerLink) -> Hello:
     return said
 
 
-def test_two_fences_of_a_group_are_told_twice(rig: Rig) -> None:
+def test_a_fence_that_is_asked_for_during_another_follows_it(rig: Rig) -> None:
+    """However often it is asked for: all that wait for a stuck one wait for one thread."""
     _, decode = pair(rig)
-    decode.fence("p")
-    decode.fence("p")
+    (transport,) = rig.transports[decode].made
+    transport.may_close.clear()
+    before = threading.enumerate()
+    for _ in range(3):
+        for _ in range(2):
+            decode.fence("p")
+        rig.pump()
+        new = [thread for thread in threading.enumerate() if thread.name == "fence p" and thread not in before]
+        assert len(new) == 1
+    transport.may_close.set()
     rig.until_heard(decode, PeerLost("p", FIRST), Fenced("p"), Fenced("p"), PeerOpened(hello("p")))
     assert last_hello(rig, "d").fence == 2
 
@@ -236,6 +246,17 @@ def test_a_group_that_was_never_met_is_fenced_at_once(rig: Rig) -> None:
     _, decode = pair(rig)
     decode.fence("x")
     rig.until_heard(decode, Fenced("x"))
+
+
+def test_the_log_tells_when_a_fence_begins_and_when_it_is_done(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    _, decode = pair(rig)
+    with caplog.at_level(logging.INFO):
+        decode.fence("p")
+        decode.fence("p")
+        assert caplog.text.count("p is being fenced off") == 1, "however many rooms wait for it"
+        assert "p is fenced off" not in caplog.text
+        rig.until_heard(decode, PeerLost("p", FIRST), Fenced("p"), PeerOpened(hello("p")))
+    assert caplog.text.count("p is fenced off") == 1
 
 
 def test_a_fence_that_fails_is_logged_and_tried_again(

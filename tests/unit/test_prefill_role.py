@@ -199,13 +199,28 @@ def test_failed_is_never_permission_to_free():
 
 def test_a_peer_that_keeps_pages_for_too_long_is_cut_off_and_hears_no_word_about_its_own():
     bench = Bench()
-    bench.running(1)
+    row = bench.running(1)
     bench.verdict(1, Kind.FAILED)
+    bench.harvest([row])
     assert bench.role.expire(50) == []
     assert bench.role.expire(50 + QUIESCE_MS) == [CutOff("d0")]
     assert bench.verdict(1, Kind.FENCED) == [Forgotten(room(1))]
     assert bench.role.pool.available == 8
     assert bench.role.held() == []
+
+
+def test_a_peer_is_not_blamed_while_chunks_of_our_own_fly():
+    bench = Bench()
+    bench.submit(1, prompt=12)
+    bench.verdict(1, Kind.BOOTSTRAPPED)
+    first, second = bench.plan(), bench.plan()
+    bench.verdict(1, Kind.FAILED)
+    assert bench.role.expire(50) == []
+    bench.harvest(first)
+    assert bench.role.expire(50 + QUIESCE_MS) == []
+    bench.harvest(second)
+    assert bench.role.expire(60 + QUIESCE_MS) == []
+    assert bench.role.expire(60 + 2 * QUIESCE_MS) == [CutOff("d0")]
 
 
 def test_a_peer_that_was_cut_off_is_not_told_quiet_when_it_asks_later():

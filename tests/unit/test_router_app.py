@@ -18,8 +18,8 @@ def router(**options) -> Router:
 
 def test_what_the_operator_sets_becomes_the_rules():
     assert router().rules == Rules()
-    chosen = router(max_concurrent_requests=7, request_timeout_s=3.0, timer_scale=5.0)
-    assert chosen.rules == Rules(max_concurrent_requests=7, request_timeout_s=3.0, timer_scale=5.0)
+    chosen = {"max_concurrent_requests": 7, "request_timeout_s": 3.0, "timer_scale": 5.0, "drain_s": 2.0}
+    assert router(**chosen).rules == Rules(**chosen)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Rank 0 and its routers: who asked is answered, and who falls silent has their rooms aborted."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,6 +122,35 @@ def test_what_nobody_waits_for_is_counted(routers: Routers):
     routers.link.tell(Token(ROOM, 0, 65))
     routers.link.tell(Done(OTHER, Reason.STOP))
     assert routers.link.undelivered == 2
+
+
+@contextlib.contextmanager
+def nothing_leaves() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tandem.runtime.router_link.post", lambda *_: False)
+        yield
+
+
+@pytest.mark.parametrize("word", [Token(ROOM, 1, 66), Done(ROOM, Reason.LENGTH)], ids=["token", "done"])
+def test_a_router_that_misses_a_word_hears_no_more_of_the_room_but_that_it_has_ended(
+    routers: Routers, word: Token | Done
+):
+    routers.say(0, submit(ROOM))
+    routers.say(0, submit(OTHER))
+    routers.link.tell(Token(ROOM, 0, 65))
+    with nothing_leaves():
+        routers.link.tell(word)
+        assert routers.link.abandoned(1.0) == [Cancel(ROOM, Reason.CLIENT_GONE)]
+        assert routers.link.abandoned(2.0) == [], "it is aborted once"
+    routers.link.tell(Token(ROOM, 2, 67))
+    routers.link.tell(Done(ROOM, Reason.CLIENT_GONE))
+    routers.link.tell(Token(OTHER, 0, 68))
+    assert routers.link.abandoned(3.0) == []
+    assert routers.link.abandoned(4.0) == []
+    routers.link.tell(Done(OTHER, Reason.LENGTH))
+    expected = [Token(ROOM, 0, 65), Token(OTHER, 0, 68), Done(ROOM, Reason.CLIENT_GONE), Done(OTHER, Reason.LENGTH)]
+    assert [routers.heard(0) for _ in expected] == expected
+    assert routers.link.undelivered == 3
 
 
 def test_a_router_that_comes_back_is_served_again(routers: Routers):

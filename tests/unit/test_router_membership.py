@@ -1,6 +1,7 @@
 """When a group is usable, and what happens to its connection and its requests when that changes."""
 
 import msgspec
+import pytest
 
 from router.membership import Connect, Drop, Lost, Membership, State
 from tandem.core.config import Group, Limits, RoleName
@@ -10,16 +11,18 @@ from tandem.core.members import Member
 from tandem.core.messages import Load
 
 LOAD = Load("x", 1, 2, 3)
+DRAINING = Load("x", 1, 2, 3, draining=True)
 
 
 def ranks(name: str, *, size: int = 2, epoch: int = 1, incarnation: int = 1, boot_ms: int = 1, **more) -> list[Member]:
     role = {"p": RoleName.PREFILL, "d": RoleName.DECODE, "c": RoleName.COLOCATED}[name[0]]
     group = Group(role, name, (1,) * size)
     fields = {"fingerprint": "f", "model": "m", **more}
+    intake = fields.pop("intake", f"ipc://{name}")
     return [
         Member(
             group, RankId(rank), incarnation, boot_ms, "h", ring="", hidden="", http="", limits=Limits(),
-            intake="" if rank else f"ipc://{name}", epoch=0 if rank else epoch, **fields,
+            intake="" if rank else intake, epoch=0 if rank else epoch, **fields,
         )
         for rank in range(size)
     ]  # fmt: skip
@@ -125,12 +128,91 @@ def test_the_newest_entry_of_a_rank_counts():
     assert membership.on_members(list(reversed(both)), 2) == []
 
 
-def test_a_rank_that_is_missing_takes_the_group_out_but_not_its_requests():
+@pytest.mark.parametrize("shown", [[], ranks("p0")[1:], ranks("p0")[:1]], ids=["nothing", "rank 1", "rank 0"])
+def test_a_registry_that_has_forgotten_takes_nothing_from_a_group_that_talks(shown: list[Member]):
     membership = heard("p0")
+    assert membership.on_members(shown, 1) == []
+    assert usable(membership) == ["p0"]
+    assert membership.groups()[0].ranks.keys() == {0, 1}
+    assert membership.on_members(ranks("p0"), 2) == [], "it is the same one"
+    assert usable(membership) == ["p0"]
+
+
+def test_a_registry_that_has_forgotten_is_believed_about_groups_that_do_not_talk():
+    membership = heard("p0")
+    membership.on_hang_up("p0")
     assert membership.on_members(ranks("p0")[:1], 1) == []
     assert states(membership) == {"p0": State.MISSING}
-    assert membership.on_members(ranks("p0"), 2) == []
+    assert membership.on_members([], 2) == [Drop("p0")]
+
+
+EARLIER = {
+    "an earlier epoch": ranks("p0", epoch=4, boot_ms=9),
+    "a time before its first epoch": ranks("p0", epoch=0, boot_ms=9),
+    "an earlier incarnation": ranks("p0", incarnation=8, epoch=4, boot_ms=8),
+    "an earlier incarnation, forming": ranks("p0", incarnation=8, epoch=0, boot_ms=8),
+    "an earlier epoch by a clock that was wrong": ranks("p0", incarnation=8, epoch=4, boot_ms=10),
+}
+
+
+@pytest.mark.parametrize("shown", EARLIER.values(), ids=EARLIER)
+def test_a_registry_that_shows_what_was_takes_nothing_from_a_group_that_talks(shown: list[Member]):
+    membership = Membership("m")
+    membership.on_members(ranks("p0", epoch=5, boot_ms=9), 0)
+    membership.on_load("p0", 0, LOAD)
+    assert membership.on_members(shown, 1) == []
     assert usable(membership) == ["p0"]
+    assert [head.epoch for head in membership.usable()] == [5]
+
+
+def test_when_the_group_does_not_talk_any_more_any_other_is_tried():
+    membership = Membership("m")
+    membership.on_members(ranks("p0", epoch=5, boot_ms=9), 0)
+    membership.on_load("p0", 0, LOAD)
+    membership.on_hang_up("p0")
+    older = ranks("p0", incarnation=8, epoch=4, boot_ms=8, intake="ipc://elsewhere")
+    assert membership.on_members(older, 1) == [Connect("p0", "ipc://elsewhere")]
+
+
+def test_a_group_that_forms_anew_is_given_nothing_though_it_talks():
+    membership = heard("p0")
+    assert membership.on_members(ranks("p0", incarnation=2, boot_ms=2, epoch=0), 1) == []
+    assert states(membership) == {"p0": State.FORMING}
+
+
+def test_a_broken_connection_is_a_loss_and_a_load_ends_it():
+    membership = heard("p0")
+    assert membership.on_hang_up("p0") == [Lost("p0", "its rank 0 hung up")]
+    assert membership.on_hang_up("p0") == [], "a loss is told once"
+    assert (states(membership), membership.talks("p0")) == ({"p0": State.SILENT}, False)
+    membership.on_load("p0", 1, LOAD)
+    assert (usable(membership), membership.talks("p0")) == (["p0"], True)
+    assert membership.on_hang_up("p9") == []
+
+
+def test_a_connection_that_never_was_cannot_break():
+    membership = Membership("m")
+    membership.on_members(ranks("p0"), 0)
+    assert membership.on_hang_up("p0") == []
+    assert states(membership) == {"p0": State.CONNECTING}
+
+
+def test_a_loss_says_whether_somebody_wanted_it():
+    assert heard("p0").on_lost("p0", "told", crashed=False) == [Lost("p0", "told", crashed=False)]
+
+
+def test_a_group_that_was_draining_was_told_to_end():
+    ends = {
+        "vanished": lambda membership: membership.on_lost("d0", "exit 0"),
+        "hung up": lambda membership: membership.on_hang_up("d0"),
+        "silent": lambda membership: [change for now in range(2, 8) for change in membership.on_time(now)],
+        "started over": lambda membership: membership.on_members(ranks("d0", epoch=2), 2)[:1],
+    }
+    for what, end in ends.items():
+        membership = heard("d0")
+        membership.on_time(1)
+        membership.on_load("d0", 1, DRAINING)
+        assert [change.crashed for change in end(membership)] == [False], what
 
 
 def test_a_group_that_left_the_registry_is_dropped_when_it_is_silent():
@@ -171,9 +253,6 @@ def test_the_reason_for_no_colocated_group_is_told():
     membership.on_members(ranks("c0", epoch=0) + ranks("p0"), 1)
     told = "no prefill group is usable: p0 was not heard yet; c0 is forming its ring"
     assert membership.why_none() == ("no_prefill", told)
-
-
-DRAINING = Load("x", 1, 2, 3, draining=True)
 
 
 def test_a_group_that_drains_takes_nothing_new_but_keeps_what_it_has():

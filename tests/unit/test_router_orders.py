@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from router.errors import ApiError
-from router.orders import KnobsBody, control_of, knobs_of
+from router.orders import KnobsBody, control_of, knobs_of, words
 from tandem.core.config import MAX_TICK_TOKENS, Limits
 from tandem.core.inputs import Control, Knobs, Order
 from tandem.core.messages import ToGroup
@@ -38,6 +38,18 @@ def test_knobs_beyond_the_bounds_are_no_message(field: str):
 
 def test_a_release_names_the_peer_it_is_about():
     assert control_of("release", "p0") == Control(Order.RELEASE, "p0")
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [
+        (Control(Order.PAUSE), "pause"),
+        (Control(Order.RELEASE, "p0"), "release p0"),
+        (Knobs(max_prefill_tokens=64), "max_prefill_tokens 64"),
+    ],
+)
+def test_the_log_says_an_order_as_the_operator_did(order: Control | Knobs, said: str):
+    assert words(order) == said
 
 
 @pytest.mark.parametrize(("order", "peer"), [("release", ""), ("pause", "p0")])

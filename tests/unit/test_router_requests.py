@@ -1,126 +1,17 @@
 """The book of open requests: what is sent to whom, and that every request is struck out exactly once."""
 
 import asyncio
-from collections.abc import Callable
 
 import pytest
+from desk import ALONE, OTHER_PAIR, Desk, both
 
-from router.attempt import Attempt
-from router.errors import ApiError, shutting_down
-from router.exchange import UNREAD_PIECES, Exchange
-from router.placement import Route
-from router.requests import EVICTIONS_MAX, PEER_WAIT_S, UNREAD_CHARS, Requests
-from router.stream import Failed, Finished, Stream
-from tandem.core.config import Group, Limits, RoleName
-from tandem.core.ids import RankId, RequestId, Room
-from tandem.core.inputs import Submit
-from tandem.core.members import Member
+from router.errors import shutting_down
+from router.exchange import UNREAD_PIECES
+from router.requests import EVICTIONS_MAX, PEER_WAIT_S, UNREAD_CHARS
+from router.stream import Failed, Finished
+from tandem.core.ids import RequestId, Room
 from tandem.core.messages import Cancel, Done, Evicted, Token
-from tandem.core.requests import Reason, Sampling, Work
-
-
-class Clock:
-    """Clock double: time moves when the test says so."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.timers: list[Timer] = []
-
-    def time(self) -> float:
-        return self.now
-
-    def call_at(self, when: float, callback: Callable[[], None]) -> "Timer":
-        self.timers.append(Timer(when, callback))
-        return self.timers[-1]
-
-    def move(self, seconds: float) -> None:
-        self.now += seconds
-        for timer in list(self.timers):
-            if timer.when <= self.now and not timer.cancelled:
-                timer.cancelled = True
-                timer.callback()
-
-
-class Timer:
-    def __init__(self, when: float, callback: Callable[[], None]) -> None:
-        self.when, self.callback, self.cancelled = when, callback, False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Letters:
-    def push(self, token: int) -> str:
-        return chr(token)
-
-    def finish(self) -> str:
-        return ""
-
-
-def head(role: RoleName, name: str) -> Member:
-    return Member(Group(role, name, (1,)), RankId(0), 1, 1, "h", "f", "m", "", "", "", Limits())
-
-
-PAIR = Route((head(RoleName.PREFILL, "p0"), head(RoleName.DECODE, "d0")))
-OTHER_PAIR = Route((head(RoleName.PREFILL, "p1"), head(RoleName.DECODE, "d1")))
-ALONE = Route((head(RoleName.COLOCATED, "c0"),))
-
-
-class Desk:
-    """A book whose messages are kept, with one request open in it."""
-
-    def __init__(
-        self,
-        max_tokens: int = 100,
-        stops: tuple[str, ...] = (),
-        streaming: bool = True,
-        timer_scale: float = 1.0,
-        route: Route = PAIR,
-    ) -> None:
-        self.clock = Clock()
-        self.sent: list[tuple[str, object]] = []
-        self.full: set[str] = set()
-        self.book = Requests(self._send, self._again, self.clock, 600.0, timer_scale)
-        self.room = Room(RequestId(7), 1)
-        self.route = route
-        self.exchange = self.open(self.room, max_tokens, stops, streaming)
-
-    def open(self, room: Room, max_tokens: int = 100, stops: tuple = (), streaming: bool = True) -> Exchange:
-        work = Work(room, (1, 2), max_tokens, (256,), Sampling(), None)
-        stream = Stream(Attempt(work, self.route), 10**6, Letters(), stops)
-        return self.book.open(stream, deadline=700.0, streaming=streaming)
-
-    def _again(self, before: Route, work: Work) -> Route:
-        if self.route is None:
-            raise ApiError(503, "no_decode", "nobody is there")
-        return self.route
-
-    def _send(self, group: str, message: object) -> bool:
-        self.sent.append((group, message))
-        return group not in self.full
-
-    def token(self, group: str, index: int, token: int = 65) -> None:
-        self.book.on_message(group, Token(self.room, index, token))
-
-    def done(self, group: str, reason: Reason) -> None:
-        self.book.on_message(group, Done(self.room, reason))
-
-    def evicted(self, group: str) -> None:
-        """The group gives the current attempt up."""
-        self.book.on_message(group, Evicted(self.exchange.attempt.room))
-
-    def submits(self) -> list[tuple[str, Submit]]:
-        return [(group, message) for group, message in self.sent if isinstance(message, Submit)]
-
-    def cancels(self) -> list[tuple[str, Reason]]:
-        return [(group, message.reason) for group, message in self.sent if isinstance(message, Cancel)]
-
-    def code(self) -> str | None:
-        return self.exchange.end.error.code if isinstance(self.exchange.end, Failed) else None
-
-
-def both(reason: Reason) -> list[tuple[str, Reason]]:
-    return [("p0", reason), ("d0", reason)]
+from tandem.core.requests import Reason, Sampling
 
 
 def test_the_work_goes_to_both_groups_each_with_its_peer():
@@ -156,14 +47,18 @@ def test_a_stop_string_ends_the_room_on_both_sides():
 
 
 @pytest.mark.parametrize("group", ["p0", "d0"])
-def test_a_lost_group_ends_its_requests_and_no_others(group: str):
+def test_a_lost_group_ends_its_requests_if_there_is_no_other(group: str):
     desk = Desk()
     desk.book.on_lost("p9", "x")
     assert desk.exchange.end is None
+    desk.route = None
     desk.book.on_lost(group, "it burnt")
     assert desk.code() == "group_lost"
     assert "it burnt" in desk.exchange.end.error.message
-    assert desk.cancels() == both(Reason.GROUP_LOST)
+    assert "nobody is there" in desk.exchange.end.error.message
+    assert desk.exchange.end.error.status == 502
+    assert desk.cancels() == both(Reason.PEER_ENDED)
+    assert (desk.book.migrated, len(desk.book)) == (0, 0)
 
 
 def test_a_request_that_was_handed_over_needs_its_prefill_group_no_more():
@@ -172,9 +67,11 @@ def test_a_request_that_was_handed_over_needs_its_prefill_group_no_more():
     desk.token("d0", 0)
     desk.token("d0", 1)
     desk.book.on_lost("p0", "it burnt")
-    assert desk.exchange.end is None
+    assert (desk.exchange.end, len(desk.submits())) == (None, 2)
+    desk.route = OTHER_PAIR
     desk.book.on_lost("d0", "it burnt too")
-    assert desk.code() == "group_lost"
+    assert [group for group, _ in desk.submits()[2:]] == ["d1", "p1"]
+    assert desk.exchange.losses.count == 1
 
 
 def test_a_request_without_a_decode_group_survives_its_loss():
@@ -197,6 +94,7 @@ def test_peer_ended_is_bounded(timer_scale: float):
     desk.done("d0", Reason.PEER_ENDED)
     desk.clock.move(PEER_WAIT_S * timer_scale - 0.1)
     assert desk.exchange.end is None
+    desk.route = None
     desk.clock.move(0.2)
     assert (desk.code(), desk.cancels()) == ("group_lost", both(Reason.PEER_ENDED))
 
@@ -215,6 +113,7 @@ def test_a_full_queue_is_an_answer():
     desk.full.add("p0")
     other = desk.open(Room(RequestId(8), 1))
     assert isinstance(other.end, Failed)
+    assert other.end.error.code == "group_lost"
     assert len(desk.book) == 1
 
 
@@ -318,9 +217,9 @@ def test_it_may_go_on_elsewhere():
     desk.evicted("d0")
     assert [group for group, _ in desk.submits()] == ["d0", "p0", "d1", "p1"]
     desk.book.on_lost("d0", "it burnt")
-    assert desk.exchange.end is None, "it works on this one no more"
+    assert desk.exchange.losses.count == 0, "it works on this one no more"
     desk.book.on_lost("p1", "it burnt too")
-    assert desk.code() == "group_lost"
+    assert desk.exchange.losses.count == 1
 
 
 def test_with_one_token_left_prefill_does_it_alone():
@@ -378,6 +277,20 @@ def test_failures_of_one_kind_leave_the_tries_of_another():
     assert desk.code() == "kv_checksum"
 
 
+def test_each_attempt_waits_for_its_own_reason():
+    """The wait of an earlier one is over sooner, and says nothing about this one."""
+    desk = Desk()
+    desk.done("p0", Reason.PEER_ENDED)
+    desk.clock.move(PEER_WAIT_S - 0.1)
+    desk.done("d0", Reason.TRANSFER_FAILED)
+    desk.room = desk.exchange.attempt.room
+    desk.done("p0", Reason.PEER_ENDED)
+    desk.clock.move(0.2)
+    assert desk.exchange.end is None
+    desk.done("d0", Reason.TRANSFER_FAILED)
+    assert (desk.exchange.end, desk.exchange.attempt.room.attempt) == (None, 3)
+
+
 def test_each_failure_of_an_attempt_is_heard_once():
     desk = Desk()
     desk.done("d0", Reason.TRANSFER_FAILED)
@@ -427,8 +340,9 @@ def test_a_colocated_group_is_needed_to_the_end():
     desk = Desk(route=ALONE)
     desk.token("c0", 0)
     desk.token("c0", 1)
+    desk.route = None
     desk.book.on_lost("c0", "it burnt")
-    assert (desk.code(), desk.cancels()) == ("group_lost", [("c0", Reason.GROUP_LOST)])
+    assert (desk.code(), desk.cancels()) == ("group_lost", [("c0", Reason.PEER_ENDED)])
 
 
 def test_a_colocated_group_may_be_told_to_compute_anew():

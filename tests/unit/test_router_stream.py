@@ -135,7 +135,6 @@ def test_nothing_follows_the_end():
     assert feed(one, b"b", first=1) == ""
     one.on_done(P, Done(ROOM, Reason.GROUP_LOST))
     one.fail(client_gone())
-    one.no_reason_came()
     assert (one.end, one.count) == (Finished("length"), 1)
 
 
@@ -176,15 +175,6 @@ def test_two_groups_that_blame_each_other_are_lost():
 def test_without_a_peer_nothing_is_awaited():
     one = stream(max_tokens=1)
     one.on_done(P, Done(ROOM, Reason.PEER_ENDED))
-    assert code(one) == "group_lost"
-
-
-def test_a_reason_that_does_not_come_is_not_awaited_for_ever():
-    one = stream()
-    one.no_reason_came()
-    assert one.end is None
-    one.on_done(D, Done(ROOM, Reason.PEER_ENDED))
-    one.no_reason_came()
     assert code(one) == "group_lost"
 
 
@@ -233,14 +223,21 @@ def test_stop_strings_and_letters_are_found_over_attempts():
     assert feed(one, "é".encode()[:1]) == ""
     one.go_on(route("p0", "d0"))
     assert feed(one, "é".encode()[1:], room=SECOND) == "é"
+    one = stream(stops=("END",), max_tokens=6)
+    assert feed(one, b"go EN") == "go "
+    one.go_on(route("p0", "d0"))
+    assert feed(one, b"T", room=SECOND) == "ENT", "it was only text"
+    assert one.end == Finished("length")
 
 
 def test_a_new_attempt_needs_its_prefill_group_again():
     one = stream()
     feed(one, b"abc")
-    assert one.handed_over
+    assert (one.needs(P), one.needs(D)) == (False, True)
     one.go_on(route("p0", "d0"))
-    assert not one.handed_over
+    assert (one.needs(P), one.needs(D)) == (True, True)
+    one.fail(client_gone())
+    assert (one.needs(P), one.needs(D)) == (False, False)
 
 
 def test_one_group_that_does_both_needs_no_other():

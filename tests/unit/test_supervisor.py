@@ -1,4 +1,4 @@
-"""The supervisor with small children in place of ranks: who is named, who ends, and what is left."""
+"""The supervisor with small children in place of ranks: who is named, started again, who ends, and what is left."""
 
 import json
 import os
@@ -17,54 +17,71 @@ DEADLINE_S = 30.0
 
 CHILD = """
 import os, signal, sys, threading
-name, kind, folder = sys.argv[1:]
+name, kind, folder, *ports = sys.argv[1:]
+
+def path(word):
+    return os.path.join(folder, name + "." + word)
 
 def note(word):
-    with open(os.path.join(folder, name + "." + word), "w") as file:
-        file.write("yes")
+    with open(path(word), "a") as file:
+        file.write(str(os.getpid()) + "\\n")
 
 def leash():
     while data := os.read(0, 100):
-        with open(os.path.join(folder, name + ".told"), "ab") as file:
+        with open(path("told"), "ab") as file:
             file.write(data)
     note("leash")
     if kind != "deaf":
         os._exit(1)
 
-if kind in ("stubborn", "deaf"):
+def stop(*_):
+    if kind == "busy" and not os.path.exists(path("term")):
+        note("term")
+        return
+    note("term")
+    os._exit(0)
+
+if kind in ("stubborn", "deaf", "mute"):
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-elif kind == "broken":
+elif kind == "broken" or os.path.exists(path("broken")):
     print("nothing works", file=sys.stderr)
-    print("no such model", file=sys.stderr)
+    print("12:00:00.123 ERROR   p0.1 no such model", file=sys.stderr)
     sys.exit(2)
 else:
-    signal.signal(signal.SIGTERM, lambda *_: (note("term"), os._exit(0)))
+    signal.signal(signal.SIGTERM, stop)
 threading.Thread(target=leash, daemon=True).start()
 if name == "router":
-    print('READY {"url": "http://u", "admin_url": "http://a"}', flush=True)
+    with open(path("ports"), "w") as file:
+        file.write(" ".join(ports))
+    if kind == "mute":
+        signal.pause()
+    print('READY {"url": "http://u:1", "admin_url": "http://127.0.0.1:2"}', flush=True)
 note("up")
 while True:
     signal.pause()
 """
 
 MAIN = """
-import sys
+import dataclasses, os, sys
 from tandem.local.child import Command
-from tandem.local.readiness import Ready, Waiting
+from tandem.local.readiness import Look
 from tandem.local.run_directory import RunDirectory
 from tandem.local.screen import Screen
 from tandem.local.signals import Wakeup
 from tandem.local.supervisor import Supervisor
 
-child, folder, *kinds = sys.argv[1:]
+child, folder, drain_s, *kinds = sys.argv[1:]
 
 class AtOnce:
+    # Everything serves as soon as it runs, the router once it listens.
     def start(self, tell):
         self.tell = tell
-        tell(Waiting("a miracle"))
-    def router_at(self, admin_url):
-        assert admin_url == "http://a"
-        self.tell(Ready({"p0.0": "127.0.0.1:1"}))
+        tell(Look(self.revision, {}, "a miracle"))
+    def expect(self, expected):
+        self.revision = expected.revision
+        if expected.admin_url and len(expected.started_ms) == len(kinds):
+            assert expected.admin_url == "http://127.0.0.1:2"
+            self.tell(Look(expected.revision, {"p0.0": "127.0.0.1:1"}, ""))
     def stop(self):
         pass
 
@@ -74,12 +91,25 @@ def command(name, kind):
     title = "the router" if name == "router" else "prefill p0 rank " + name.split(".")[1]
     return Command(name, title, arguments, {"CHILD": name}, **rank)
 
+def again(command, urls):
+    if os.path.exists(os.path.join(folder, command.name + ".lost")):
+        return dataclasses.replace(command, arguments=("/no/such/program",))
+    return dataclasses.replace(command, arguments=(*command.arguments, urls["url"], urls["admin_url"]))
+
 commands = [command(*kind.split("=")) for kind in kinds]
 wakeup = Wakeup()
 with wakeup, RunDirectory() as directory:
     directory.write_secret()
     print("DIRECTORY", directory.path, flush=True)
-    supervisor = Supervisor(commands, AtOnce(), Screen("m"), started=directory.end_with_us)
+    supervisor = Supervisor(
+        commands,
+        AtOnce(),
+        Screen("m"),
+        started=directory.end_with_us,
+        again=again,
+        drain_s=float(drain_s),
+        timer_scale=1000,  # these children answer no /livez
+    )
     status = supervisor.run(wakeup)
 sys.exit(status)
 """
@@ -88,14 +118,14 @@ sys.exit(status)
 class Up:
     """A supervisor process with its small children."""
 
-    def __init__(self, folder: Path, *kinds: str) -> None:
+    def __init__(self, folder: Path, *kinds: str, drain_s: float = 30.0) -> None:
         self.folder = folder
         child, main = folder / "child.py", folder / "main.py"
         child.write_text(textwrap.dedent(CHILD))
         main.write_text(textwrap.dedent(MAIN))
         self._stderr = (folder / "stderr").open("wb")
         self.process = subprocess.Popen(
-            [sys.executable, str(main), str(child), str(folder), *kinds],
+            [sys.executable, str(main), str(child), str(folder), str(drain_s), *kinds],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=self._stderr,
@@ -129,12 +159,23 @@ class Up:
         """Pids by name, once all serve."""
         facts = json.loads(self.read_line("READY ").removeprefix("READY "))
         eventually(lambda: all(self.said(name, "up") for name in self.names))
-        assert facts["url"] == "http://u"
+        assert facts["url"] == "http://u:1"
         assert facts["http"] == {"p0.0": "127.0.0.1:1"}
         return facts["pids"]
 
     def said(self, name: str, word: str) -> bool:
         return (self.folder / f"{name}.{word}").exists()
+
+    def hears(self, name: str, line: str) -> None:
+        """Wait until this child has been told exactly this."""
+        path = self.folder / f"{name}.told"
+        eventually(lambda: path.exists() and path.read_text() == line, f"{name} is told {line!r}")
+
+    def touch(self, name: str, word: str) -> Path:
+        """Children look for some of these."""
+        path = self.folder / f"{name}.{word}"
+        path.touch()
+        return path
 
     def status(self) -> int:
         return self.process.wait(DEADLINE_S)
@@ -151,8 +192,8 @@ class Up:
 def up(tmp_path: Path) -> Iterator[Callable[..., Up]]:
     started: list[Up] = []
 
-    def start(*kinds: str) -> Up:
-        started.append(Up(tmp_path, *kinds))
+    def start(*kinds: str, **how: float) -> Up:
+        started.append(Up(tmp_path, *kinds, **how))
         return started[-1]
 
     yield start
@@ -196,8 +237,29 @@ def test_a_signal_that_comes_twice_at_once_is_one(up):
     assert "killing" not in cluster.stderr
 
 
+def test_the_router_finishes_what_is_open_before_the_ranks_are_told(up):
+    cluster = up("p0.0=plain", "router=busy")
+    pids = cluster.ready()
+    cluster.process.send_signal(signal.SIGINT)
+    eventually(lambda: cluster.said("router", "term"))
+    assert not cluster.said("p0.0", "term")
+    os.kill(pids["router"], signal.SIGTERM)
+    assert cluster.status() == 0
+    assert cluster.said("p0.0", "term")
+    assert "SIGINT: open requests may finish within 30 s, a second signal ends them\n" in cluster.stderr
+
+
+def test_who_is_not_done_in_time_is_killed(up):
+    cluster = up("p0.0=plain", "router=busy", drain_s=0.0)
+    pids = cluster.ready()
+    cluster.process.send_signal(signal.SIGTERM)
+    assert cluster.status() == 0
+    assert gone(pids)
+    assert f"killing the router (pid {pids['router']})\n" in cluster.stderr
+
+
 def test_a_stubborn_child_is_killed_after_its_time(up):
-    cluster = up("p0.0=stubborn", "router=plain")
+    cluster = up("p0.0=stubborn", "router=plain", drain_s=0.0)
     pids = cluster.ready()
     cluster.process.send_signal(signal.SIGTERM)
     assert cluster.status() == 0
@@ -206,7 +268,24 @@ def test_a_stubborn_child_is_killed_after_its_time(up):
     assert "killing the router" not in cluster.stderr
 
 
-def test_a_second_signal_kills_at_once(up):
+def test_a_second_signal_ends_all_at_once(up):
+    cluster = up("p0.0=plain", "router=busy")
+    pids = cluster.ready()
+    cluster.process.send_signal(signal.SIGINT)
+    eventually(lambda: cluster.said("router", "term"))
+
+    def ended() -> bool:
+        cluster.process.send_signal(signal.SIGINT)
+        return cluster.process.poll() is not None
+
+    eventually(ended)
+    assert cluster.status() == 0
+    assert gone(pids)
+    assert "SIGINT: ending 2 processes\n" in cluster.stderr
+    assert "killing" not in cluster.stderr
+
+
+def test_more_signals_kill_who_does_not_end(up):
     cluster = up("p0.0=stubborn", "router=plain")
     pids = cluster.ready()
     cluster.process.send_signal(signal.SIGINT)
@@ -219,31 +298,83 @@ def test_a_second_signal_kills_at_once(up):
     eventually(ended)
     assert cluster.status() == 0
     assert gone(pids)
+    assert f"killing prefill p0 rank 0 (pid {pids['p0.0']})" in cluster.stderr
 
 
-def test_a_dead_rank_is_named_and_the_router_hears_of_it(up):
+def test_a_dead_rank_is_named_and_started_again_and_all_hear_of_it(up):
     cluster = up("p0.0=plain", "p0.1=plain", "router=plain")
     pids = cluster.ready()
     os.kill(pids["p0.1"], signal.SIGKILL)
-    assert cluster.status() == 1
-    assert f"tandem: prefill p0 rank 1 (pid {pids['p0.1']}) was killed by SIGKILL\n" in cluster.stderr
-    assert (cluster.folder / "router.told").read_text() == "lost p0 rank 1 was killed by SIGKILL\n"
-    assert gone(pids)
+    later = cluster.ready()
+    assert (
+        f"tandem: prefill p0 rank 1 (pid {pids['p0.1']}) was killed by SIGKILL; starting it again\n" in cluster.stderr
+    )
+    assert {name for name in pids if pids[name] != later[name]} == {"p0.1"}
+    for name in ("router", "p0.0"):
+        cluster.hears(name, "lost p0 rank 1 was killed by SIGKILL\n")
+    cluster.process.send_signal(signal.SIGTERM)
+    assert cluster.status() == 0
+    assert gone(pids | later)
     assert not cluster.directory.exists()
 
 
-def test_a_dead_router_ends_everything(up):
+def test_a_rank_that_ends_by_itself_is_started_again_too(up):
+    cluster = up("p0.0=plain", "router=plain")
+    pids = cluster.ready()
+    os.kill(pids["p0.0"], signal.SIGTERM)
+    assert cluster.ready()["p0.0"] != pids["p0.0"]
+    assert f"prefill p0 rank 0 (pid {pids['p0.0']}) exited with status 0; starting it again\n" in cluster.stderr
+
+
+def test_a_dead_router_comes_back_on_its_ports(up):
     cluster = up("p0.0=plain", "router=plain")
     pids = cluster.ready()
     os.kill(pids["router"], signal.SIGSEGV)
-    assert cluster.status() == 1
-    assert "the router" in cluster.stderr
-    assert "SIGSEGV" in cluster.stderr
-    assert gone(pids)
+    later = cluster.ready()
+    assert later["router"] != pids["router"]
+    assert f"tandem: the router (pid {pids['router']}) was killed by SIGSEGV; starting it again\n" in cluster.stderr
+    assert (cluster.folder / "router.ports").read_text() == "http://u:1 http://127.0.0.1:2"
+    assert not cluster.said("p0.0", "told"), "no rank has to do anything about it"
+
+
+def test_a_process_that_keeps_dying_is_started_after_longer_and_longer_waits(up):
+    cluster = up("p0.0=plain", "router=plain")
+    pids = cluster.ready()
+    broken = cluster.touch("p0.0", "broken")
+    os.kill(pids["p0.0"], signal.SIGKILL)
+    eventually(lambda: "exited with status 2: no such model; starting it again in 2 s\n" in cluster.stderr)
+    assert "exited with status 2: no such model; starting it again in 1 s\n" in cluster.stderr
+    broken.unlink()
+    assert cluster.ready()["p0.0"] != pids["p0.0"]
+
+
+def test_a_process_that_cannot_be_started_is_tried_again_and_waits_for_nobody(up):
+    cluster = up("p0.0=plain", "router=plain")
+    pids = cluster.ready()
+    cluster.touch("p0.0", "lost")
+    os.kill(pids["p0.0"], signal.SIGKILL)
+    eventually(lambda: "rank 0 cannot be started: [Errno 2]" in cluster.stderr)
+    cluster.touch("router", "lost")
+    os.kill(pids["router"], signal.SIGKILL)
+    eventually(lambda: "router cannot be started: [Errno 2]" in cluster.stderr)
+    cluster.process.send_signal(signal.SIGINT)
+    assert cluster.status() == 0
+
+
+def test_while_the_cluster_ends_nothing_is_started_and_the_router_still_hears(up):
+    cluster = up("p0.0=plain", "router=busy")
+    pids = cluster.ready()
+    cluster.process.send_signal(signal.SIGINT)
+    eventually(lambda: cluster.said("router", "term"))
+    os.kill(pids["p0.0"], signal.SIGKILL)
+    cluster.hears("router", "lost p0 rank 0 was killed by SIGKILL\n")
+    os.kill(pids["router"], signal.SIGTERM)
+    assert cluster.status() == 0
+    assert "starting it again" not in cluster.stderr
 
 
 def test_a_child_that_does_not_start_is_named_with_its_last_words(up):
-    cluster = up("p0.0=plain", "p0.1=broken", "router=stubborn")
+    cluster = up("p0.0=plain", "p0.1=broken", "router=mute")
     assert cluster.status() == 1
     assert "exited with status 2: no such model\n" in cluster.stderr
     assert "nothing works\n" in cluster.stderr

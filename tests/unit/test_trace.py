@@ -31,7 +31,7 @@ from tandem.waterfall import Drawn, duration, waterfall
 
 ID = "00000000000000ab"
 START_US = 1_700_000_000_000_000
-WIDE = 60 + 25 + 21 + 2
+WIDE = 60 + 25 + 23 + 2
 """Makes the bar 60 columns wide: one for each millisecond of the story below."""
 
 
@@ -154,6 +154,26 @@ def test_a_write_that_failed_is_a_fault_where_it_ended():
     assert line_of(attempt, "p0.0 layer 0 > d0.0").bar.rstrip().endswith("!")
     line = line_of(attempt, "p0.0 failed here")
     assert (line.bar.strip(), line.note) == ("!", "layer 0: failed_settled")
+
+
+def test_a_write_that_never_began_says_why():
+    refused = Write(at(26), 0, "d0.0", 3, at(25), result="failed_settled")
+    attempt = attempt_of({**PAIR, ("p0.0", "prefill"): [mark(0, What.SUBMITTED), refused]}, GROUPS)
+    assert line_of(attempt, "p0.0 layer 0 > d0.0").note == "failed_settled"
+
+
+def test_units_are_told_where_they_differ():
+    slow = Write(at(40), 1, "d0.0", 3, at(40), at(43), at(46), at(54), "ok", at(2_040), 0, 8)
+    attempt = attempt_of({**PAIR, ("p0.0", "prefill"): [mark(0, What.SUBMITTED), slow]}, GROUPS)
+    assert line_of(attempt, "p0.0 layer 1 > d0.0").note == "wire 8 ms of 2 s"
+
+
+def test_a_rank_that_fails_often_has_one_line():
+    whys = ["", "layer 0: failed_settled", "layer 1: failed_settled", ""]
+    marks = [mark(43 + n, What.FAILED_HERE, why) for n, why in enumerate(whys)]
+    attempt = attempt_of({**PAIR, ("p0.0", "prefill"): [*PREFILL, *marks]}, GROUPS)
+    line = line_of(attempt, "p0.0 failed here")
+    assert (line.bar.strip(), line.note) == ("!!!!", "layer 0: failed_settled")
 
 
 def test_what_goes_on_is_drawn_as_far_as_it_has_come():
@@ -311,8 +331,8 @@ def test_what_the_router_says_is_printed(server: Server, capsys: pytest.CaptureF
 @pytest.mark.parametrize("server", [(404, error("unknown_request", "no rank remembers it"))], indirect=True)
 def test_the_admin_url_may_come_from_the_environment(server: Server, capsys, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("TANDEM_ADMIN_URL", server.url)
-    assert cli.run(["trace", "a b/c"]) == 2
-    assert server.paths == ["/transfers/a%20b%2Fc"]
+    assert cli.run(["trace", "a b?c"]) == 2
+    assert server.paths == ["/transfers/a%20b%3Fc"]
     assert capsys.readouterr().err == "tandem: the router refuses: no rank remembers it\n"
 
 

@@ -457,6 +457,19 @@ def test_what_a_lost_rank_has_granted_is_never_written_to():
     assert sender.on_event(Grant("d0", ROOM, RankId(0), 0, (PageId(30), PageId(31)))) == []
 
 
+def test_grants_that_are_lost_before_their_room_comes_leave_nothing():
+    """It may never come: it was for an earlier incarnation of this group."""
+    pair = Pair(prefill=(2,), decode=(1, 1))
+    (sender,) = pair.senders
+    for sent in pair.grant(8):
+        sender.on_event(sent.message)
+    assert sender.on_event(PeerLost("d0", RankId(0))) == []
+    assert sender.open_rooms() == 1, "the other rank's grant is still there"
+    assert sender.on_event(PeerLost("d0", RankId(1))) == []
+    assert sender.open_rooms() == 0
+    assert sender.on_plan(plan(opened(8))) == [FAILED]
+
+
 def test_a_grant_of_another_group_is_not_taken_for_one_of_the_peer():
     (sender,) = Pair().senders
     sender.on_plan(plan(opened(4)))

@@ -1,8 +1,9 @@
-"""A real router over real HTTP, in front of a protocol double: one prefill and one decode rank 0 in a thread."""
+"""A real router over real HTTP, in front of a protocol double: rank 0 of prefill and decode groups in a thread."""
 
 import contextlib
 import functools
 import json
+import queue
 import socket
 import threading
 import time
@@ -67,25 +68,25 @@ class Script:
 
 
 class PairDouble(threading.Thread):
-    """Protocol double: speaks what rank 0 of a prefill and of a decode group speak, and computes nothing."""
+    """Protocol double: speaks what rank 0 of prefill and of decode groups speak, and computes nothing."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, pairs: int = 1) -> None:
         super().__init__(daemon=True)
         self.limits = limits
         self.script = Script()
         self.silent: set[str] = set()
         self.epoch = 1
+        self.names = [f"{role}{pair}" for pair in range(pairs) for role in "pd"]
         self.seen: list[tuple[str, Submit | Cancel | Control | Knobs]] = []
         self._news = threading.Condition()
         self._context = zmq.Context()
-        self._sockets = {name: self._context.socket(zmq.ROUTER) for name in (PREFILL, DECODE)}
-        self.addresses = {}
-        for name, intake in self._sockets.items():
-            intake.linger = 0
-            intake.sndhwm = 0  # a burst is not to be lost here
-            intake.bind("tcp://127.0.0.1:*")
-            self.addresses[name] = intake.last_endpoint.rstrip(b"\0").decode()
-        self._routers: dict[str, set[bytes]] = {PREFILL: set(), DECODE: set()}
+        self._poller = zmq.Poller()
+        self._sockets: dict[str, Any] = {}
+        self.addresses: dict[str, str] = {}
+        self._routers: dict[str, set[bytes]] = {}
+        for name in self.names:
+            self._bind(name)
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._works: dict[Room, dict[str, tuple[bytes, Work]]] = {}
         self._sent: dict[Room, int] = {}
         self._gone: set[Room] = set()
@@ -96,11 +97,15 @@ class PairDouble(threading.Thread):
 
     def members(self) -> list[Member]:
         common = {
-            "rank": RankId(0), "incarnation": 7, "boot_ms": 1, "host": "h", "fingerprint": "f", "model": "tiny",
+            "rank": RankId(0), "boot_ms": 1, "host": "h", "fingerprint": "f", "model": "tiny",
             "ring": "", "hidden": "", "http": "", "limits": self.limits, "epoch": Epoch(self.epoch),
         }  # fmt: skip
-        roles = {PREFILL: RoleName.PREFILL, DECODE: RoleName.DECODE}
-        return [Member(Group(role, name, (1,)), intake=self.addresses[name], **common) for name, role in roles.items()]
+        roles = {"p": RoleName.PREFILL, "d": RoleName.DECODE}
+        groups = [Group(roles[name[0]], name, (1,)) for name in self.names]
+        return [
+            Member(group, incarnation=number, intake=self.addresses[group.name], **common)
+            for number, group in enumerate(groups)
+        ]
 
     def play(self, **script: Any) -> None:
         """Forget everything, and do this from now on."""
@@ -112,6 +117,14 @@ class PairDouble(threading.Thread):
     def go(self) -> None:
         """Send what was held."""
         self._go.set()
+
+    def end(self, name: str, farewell: Reason | None = None) -> None:
+        """This group hangs up, after a last word about each of its requests, if one is given."""
+        self._calls.put(lambda: self._end_group(name, farewell))
+
+    def start_over(self) -> None:
+        """Those that have ended are there again, and all have another epoch."""
+        self._calls.put(self._start_over)
 
     def wait_for(self, kind: type, group: str | None = None, count: int = 1) -> list[Any]:
         """Messages of this kind that groups got, once there are `count`."""
@@ -130,13 +143,38 @@ class PairDouble(threading.Thread):
             intake.close(0)
         self._context.term()
 
+    def _bind(self, name: str) -> None:
+        intake = self._sockets[name] = self._context.socket(zmq.ROUTER)
+        intake.linger = 0
+        intake.sndhwm = 0  # a burst is not to be lost here
+        intake.bind("tcp://127.0.0.1:*")
+        self.addresses[name] = intake.last_endpoint.rstrip(b"\0").decode()
+        self._routers[name] = set()
+        self._poller.register(intake, zmq.POLLIN)
+
+    def _end_group(self, name: str, farewell: Reason | None) -> None:
+        for room, sides in list(self._works.items()):
+            if name in sides:
+                if farewell is not None:
+                    self._send(name, sides[name][0], Done(room, farewell))
+                self._end(room)
+        self._routers[name].clear()
+        intake = self._sockets.pop(name)
+        self._poller.unregister(intake)
+        intake.close(1000)
+
+    def _start_over(self) -> None:
+        for name in self.names:
+            if name not in self._sockets:
+                self._bind(name)
+        self.epoch += 1
+
     def run(self) -> None:
-        poller = zmq.Poller()
-        for intake in self._sockets.values():
-            poller.register(intake, zmq.POLLIN)
         load_at = 0.0
         while not self._over.is_set():
-            for intake, _ in poller.poll(5):
+            while not self._calls.empty():
+                self._calls.get()()
+            for intake, _ in self._poller.poll(5):
                 name = next(name for name, other in self._sockets.items() if other is intake)
                 while intake.poll(0):
                     self._on(name, *intake.recv_multipart())
@@ -193,27 +231,29 @@ class PairDouble(threading.Thread):
     def _send_token(self, room: Room, sides: dict[str, tuple[bytes, Work]], work: Work, index: int, token: int) -> bool:
         """False when the request has ended with it."""
         reason = ending(work, index + 1, token)
+        prefill = next(name for name in sides if name[0] == "p")
+        decode = next((name for name in sides if name[0] == "d"), None)
         if index == 0:
-            self._send(PREFILL, sides[PREFILL][0], Token(room, 0, token))
+            self._send(prefill, sides[prefill][0], Token(room, 0, token))
             if reason is not None:
-                self._send(PREFILL, sides[PREFILL][0], Done(room, reason))
-        if DECODE in sides and (index or reason is None):
-            router = sides[DECODE][0]
-            fails_at, failure = self.script.fail_after.get(DECODE, (None, None))
+                self._send(prefill, sides[prefill][0], Done(room, reason))
+        if decode is not None and (index or reason is None):
+            router = sides[decode][0]
+            fails_at, failure = self.script.fail_after.get(decode, (None, None))
             if fails_at == index:
-                self._send(DECODE, router, Done(room, failure))
+                self._send(decode, router, Done(room, failure))
                 self._end(room)
                 return False
             if self.script.evict_after == index:
-                self._send(DECODE, router, Evicted(room))
+                self._send(decode, router, Evicted(room))
                 self._end(room)
                 return False
             if self.script.noise and index:
-                self._send(DECODE, router, Token(Room(room.rid, 2), index, ord("X")))
-                self._send(DECODE, router, Token(room, index - 1, ord("Y")))
-            self._send(DECODE, router, Token(room, index, token))
+                self._send(decode, router, Token(Room(room.rid, 2), index, ord("X")))
+                self._send(decode, router, Token(room, index - 1, ord("Y")))
+            self._send(decode, router, Token(room, index, token))
             if reason is not None:
-                self._send(DECODE, router, Done(room, reason))
+                self._send(decode, router, Done(room, reason))
         self._sent[room] = index + 1
         if reason is not None:
             self._end(room)
@@ -293,6 +333,14 @@ class Serving:
     def wait_ready(self) -> None:
         eventually(lambda: self.get("/readyz")[0] == 200)
 
+    def usable(self) -> list[str]:
+        """Names of the groups that can take requests."""
+        workers = self.get("/workers", admin=True)[1]["workers"]
+        return [worker["name"] for worker in workers if worker["usable"]]
+
+    def wait_usable(self, count: int) -> None:
+        eventually(lambda: len(self.usable()) == count)
+
     def wait_at_rest(self) -> None:
         eventually(lambda: self.get("/requests", admin=True)[1] == {"open": 0, "admitted": 0, "coming": 0})
 
@@ -324,7 +372,7 @@ class Serving:
         return line
 
     def close(self) -> None:
-        self.router.stop()
+        self.router.end()
         self._thread.join(DEADLINE_S)
         assert not self._thread.is_alive()
 
@@ -348,14 +396,14 @@ def start() -> Iterator[Callable[..., Serving]]:
     """Start a router with rules of its own: `start(ping_s=0.1)`."""
     with contextlib.ExitStack() as stack:
 
-        def starter(limits: Limits | None = None, registered: bool = True, **rules: Any) -> Serving:
-            double = PairDouble(limits or Limits())
+        def starter(limits: Limits | None = None, registered: bool = True, pairs: int = 1, **rules: Any) -> Serving:
+            double = PairDouble(limits or Limits(), pairs)
             stack.callback(double.close)
             double.start()
             serving = Serving(double, replace(Rules(), **rules), double.members if registered else list)
             stack.callback(serving.close)
             if registered:
-                serving.wait_ready()
+                serving.wait_usable(2 * pairs)
             return serving
 
         yield starter

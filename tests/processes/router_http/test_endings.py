@@ -114,7 +114,7 @@ def test_a_silent_group_is_lost_and_may_come_back(start, kinds, until):
         data = line.recv(65536)
         assert b" 502 " in data.split(b"\r\n")[0]
         assert b"no sign of life" in data
-    cancelled_on_both(serving, kinds, Reason.GROUP_LOST)
+    cancelled_on_both(serving, kinds, Reason.PEER_ENDED)
     assert serving.get("/readyz")[1]["error"]["code"] == "no_prefill"
     serving.double.silent.clear()
     until(lambda: serving.get("/readyz")[0] == 200)
@@ -202,7 +202,7 @@ def test_stopping_ends_open_streams_with_an_error(start, kinds):
     with serving.client() as client:
         stream = client.chat.completions.create(**BODY, stream=True)
         next(stream)
-        serving.router.stop()
+        serving.router.end()
         with pytest.raises(openai.APIError) as raised:
             list(stream)
     assert raised.value.code == "shutting_down"

@@ -59,6 +59,8 @@ def test_knobs_reach_their_group(serving, kinds):
     [
         ("x9/pause", None, (404, "unknown_group", "group")),
         ("x9/knobs", {"chunked_prefill_size": 1}, (404, "unknown_group", "group")),
+        ("d0/release?peer=d0", None, (404, "unknown_peer", "peer")),
+        ("x9/release?peer=p0", None, (404, "unknown_group", "group")),
         ("p0/explode", None, (400, "unknown_order", "order")),
         ("p0/knobs", {}, (400, "missing_required_parameter", None)),
         ("p0/knobs", b"{", (400, "invalid_json", None)),

@@ -1,0 +1,180 @@
+"""One cell of the matrix: a rank is struck at a point while streams run, and the cluster has to get over it."""
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from bench.faults.running import LOOK_S, NotSo, Running
+from bench.faults.streams import ANSWER_S, Ask, End, Ended, Stream, all_begun
+from tandem.core.config import RoleName
+from tandem.runtime.drills import STRUCK, Order, Point, Struck
+
+Signal = Literal["SIGKILL", "SIGSTOP"]
+
+STRIKE_S = 60.0
+"""A point that nobody reaches in this time is not hit."""
+NUDGE_S = 1.0
+"""One more request comes so often until the point is reached."""
+SHORT = 20
+"""Tokens of the requests that show that the cluster serves."""
+
+
+class Cell(msgspec.Struct, frozen=True):
+    """Which rank of which group is struck where, and how."""
+
+    role: RoleName
+    group: str
+    rank: int
+    point: Point
+    signal: Signal
+
+    @property
+    def victim(self) -> str:
+        """Its name."""
+        return f"{self.group}.{self.rank}"
+
+    def __str__(self) -> str:
+        return f"{self.victim} {self.point.value} {self.signal}"
+
+
+class Load(msgspec.Struct, frozen=True):
+    """Streams that run when the rank is struck: most of them are there before, the others lead it to the point."""
+
+    early: int = 12
+    early_tokens: int = 800
+    late: int = 4
+    late_tokens: int = 300
+
+
+class Result(msgspec.Struct, frozen=True):
+    """How a cell went. `wrong` is empty if it holds."""
+
+    cell: Cell
+    struck: Struck | None = None
+    open: int = 0  # streams, when it was struck
+    ends: dict[str, int] = {}
+    serving_s: float = 0.0  # from the strike, or from SIGCONT, until all groups were usable again
+    wrong: str = ""
+
+
+def all_cells(ranks: int, groups: int = 2, points: Sequence[Point] = tuple(Point)) -> list[Cell]:
+    """Neighbours strike different processes: who is killed again and again is started ever later."""
+    roles = {RoleName.PREFILL: "p", RoleName.DECODE: "d"}
+    signals: tuple[Signal, ...] = ("SIGKILL", "SIGSTOP")
+    turns = [(point, number) for point in points for number in signals]
+    return [
+        Cell(role, f"{letter}{turn // 2 % groups}", rank, point, number)
+        for turn, (point, number) in enumerate(turns)
+        for rank in range(ranks)
+        for role, letter in roles.items()
+    ]
+
+
+class Drills:
+    """Runs cells on one cluster, one after another. `folder` is where its ranks look for orders."""
+
+    def __init__(self, cluster: Running, folder: Path, ask: Ask, load: Load, seed: int) -> None:
+        self._cluster = cluster
+        self._folder = folder
+        self._ask = ask
+        self._load = load
+        self._rng = random.Random(seed)
+
+    def run(self, cell: Cell) -> Result:
+        """Whatever goes wrong is in the result."""
+        drill = _Drill(self._cluster, self._folder, cell, self._start)
+        try:
+            drill.strike(self._load)
+            drill.recover()
+            self._cluster.at_rest()
+            wrong = _wrong(drill.ends() + self._serve())
+            self._cluster.at_rest()
+        except NotSo as error:
+            wrong = str(error)
+        return Result(cell, drill.struck, drill.open, Counter(map(str, drill.ends())), drill.serving_s, wrong)
+
+    def _start(self, count: int, tokens: int) -> list[Stream]:
+        return [Stream(self._cluster.url, self._ask(self._rng, tokens)) for _ in range(count)]
+
+    def _serve(self) -> list[Ended]:
+        """One request for each pair of groups."""
+        return [stream.wait(ANSWER_S) for stream in self._start(self._load.late, SHORT)]
+
+
+class _Drill:
+    """One cell under way."""
+
+    def __init__(self, cluster: Running, folder: Path, cell: Cell, start: Callable[[int, int], list[Stream]]) -> None:
+        self.struck: Struck | None = None
+        self.open = 0
+        self.serving_s = 0.0
+        self._cluster = cluster
+        self._folder = folder
+        self._cell = cell
+        self._start = start
+        self._streams: list[Stream] = []
+        self._epoch = cluster.epochs()[cell.group]
+
+    def ends(self) -> list[Ended]:
+        """Of the streams, when all have ended."""
+        return [stream.wait(ANSWER_S) for stream in self._streams]
+
+    def strike(self, load: Load) -> None:
+        """Returns when the rank has been struck. Raises NotSo."""
+        self._streams += self._start(load.early, load.early_tokens)
+        all_begun(self._streams)
+        self._order(self._cell.victim, Order(self._cell.point, self._cell.signal))
+        if self._cell.point is Point.FORMING:
+            self._order(self._other, Order(Point.QUEUE, "SIGKILL"))
+        self._streams += self._start(load.late, load.late_tokens)
+        until_s, nudge_s = time.monotonic() + STRIKE_S, time.monotonic() + NUDGE_S
+        while not (path := self._folder / f"{self._cell.victim}{STRUCK}").exists():
+            if time.monotonic() > until_s:
+                raise NotSo(f"{self._cell.victim} has not come to {self._cell.point.value} in {STRIKE_S:g} s")
+            if time.monotonic() > nudge_s:
+                self._streams += self._start(1, load.late_tokens)
+                nudge_s += NUDGE_S
+            time.sleep(LOOK_S)
+        self.open = sum(stream.ended is None for stream in self._streams)
+        self.struck = msgspec.json.decode(path.read_bytes(), type=Struck)
+        path.unlink()
+
+    def recover(self) -> None:
+        """Returns when all groups serve again. Raises NotSo."""
+        assert self.struck is not None
+        begun_s = self.struck.at_us / 1e6
+        if self._cell.signal == "SIGSTOP":
+            self._cluster.until_none(self._unnoticed, "has not noticed that a rank has stopped")
+            begun_s = time.time()
+            with contextlib.suppress(ProcessLookupError):  # its supervisor has noticed it, too
+                os.kill(self.struck.pid, signal.SIGCONT)
+        self._cluster.serves({self._cell.group: self._epoch})
+        self.serving_s = time.time() - begun_s
+
+    @property
+    def _other(self) -> str:
+        """Another rank of the same group."""
+        size = next(one["size"] for one in self._cluster.workers() if one["name"] == self._cell.group)
+        return f"{self._cell.group}.{(self._cell.rank + 1) % size}"
+
+    def _unnoticed(self) -> str:
+        return f"{self._other} serves" if self._cluster.state(self._other)["ready"] else ""
+
+    def _order(self, rank: str, order: Order) -> None:
+        unfinished = self._folder / f"{rank}.unfinished"
+        unfinished.write_bytes(msgspec.json.encode(order))
+        (self._folder / f"{rank}{STRUCK}").unlink(missing_ok=True)
+        unfinished.rename(self._folder / rank)
+
+
+def _wrong(ends: Sequence[Ended]) -> str:
+    """What no client may see: while a pair is left, an error as well."""
+    return "; ".join(sorted({str(ended) for ended in ends if ended.end is not End.RIGHT}))

@@ -1,0 +1,56 @@
+"""What the flags of `tandem up` come to, and how its processes are started once more."""
+
+from typing import Any
+
+import pytest
+
+from tandem import cli
+from tandem.core.config import Limits, RoleName, RouterOptions
+from tandem.local import cluster
+from tandem.local.child import Command
+from tandem.local.cluster import command_again, router_command
+from tandem.local.wanted import Ring, Wanted
+
+ODD = Wanted(
+    model="fake:8",
+    rings=(Ring(role=RoleName.PREFILL, groups=2, pp_size=1), Ring(role=RoleName.DECODE, groups=1, pp_size=2)),
+    limits=Limits(page_size=8, num_pages=77),
+    num_pages=77,
+    served_model_name="m",
+    dtype="float32",
+    transfer_backend="shm",
+    host="::1",
+    port=1,
+    admin_port=2,
+    registry_url="redis://h",
+    timer_scale=3.0,
+    drain_s=4.0,
+    dump_dir="d",
+    record_dir="r",
+    threads=5,
+)
+FLAGS = """
+    --model fake:8 --prefill-groups 2 --prefill-pp 1 --page-size 8 --num-pages 77 --served-model-name m --dtype float32
+    --disaggregation-transfer-backend shm --host ::1 --port 1 --admin-port 2 --registry-url redis://h --timer-scale 3
+    --drain-s 4 --dump-dir d --record-dir r --threads 5
+"""
+ROUTER = RouterOptions(cluster="c", model="fake:8", served_model_name="m", registry_url="redis://h", port=0)
+
+
+def test_every_flag_arrives(monkeypatch: pytest.MonkeyPatch):
+    wanted: list[Any] = []
+    monkeypatch.setattr(cluster, "up", lambda what: wanted.append(what) or 0)
+    assert cli.run(["up", *FLAGS.split()]) == 0
+    assert wanted == [ODD]
+
+
+def test_a_router_is_started_again_on_the_ports_that_it_has_announced():
+    urls = {"url": "http://127.0.0.1:4711", "admin_url": "http://[::1]:4712"}
+    again = command_again(ROUTER, router_command(ROUTER), urls)
+    assert {"--port=4711", "--admin-port=4712"} < set(again.arguments)
+    assert "--port=0" in router_command(ROUTER).arguments
+
+
+def test_a_rank_is_started_again_as_it_was():
+    command = Command("p0.0", "prefill p0 rank 0", ("program",), {}, "p0", "rank 0")
+    assert command_again(ROUTER, command, {"url": "http://h:1", "admin_url": "http://h:2"}) is command
