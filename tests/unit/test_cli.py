@@ -54,7 +54,7 @@ ODD = RankOptions(
         prefix_cache=False,
         dynamic_chunking=True,
         transfer_consensus="ring",
-        quiesce_ms=5,
+        quiesce_ms=105,
         checksum_sample=3,
     ),
     registry_url="rediss://user:p%20w@[::1]:6380/0?x=1",
