@@ -25,8 +25,6 @@ from tandem.runtime.timeline import Timeline
 ROOM = Room(RequestId(0xAB), 1)
 ID = "00000000000000ab"
 DEADLINE_S = 10
-PATIENT = 10.0
-"""Of the timers, so that nobody counts as silent on a machine that is busy."""
 
 
 def now_us() -> int:
@@ -42,7 +40,7 @@ class RankDouble:
         self.ahead_us = ahead_us
         self.held: list[dict[str, object]] = []
         self._who = (group, 0, role.value)
-        self._health = Health("127.0.0.1", 0, lambda timeout_s: {"held": self.held}, self._tell)
+        self._health = Health("127.0.0.1", 0, lambda timeout_s: {"ready": True, "held": self.held}, self._tell)
         self.address = self._health.address
         self.close = self._health.close
 
@@ -85,7 +83,7 @@ def doubles(start, until) -> Iterator[Callable[..., tuple]]:
     with ExitStack() as stack:
 
         def make(ahead_us: int = 0, http: dict[str, str | None] | None = None):
-            serving = start(timer_scale=1.0 if http else PATIENT)  # who never answers is waited for
+            serving = start()
             ranks = [RankDouble("p0", RoleName.PREFILL), RankDouble("d0", RoleName.DECODE, ahead_us)]
             for rank in ranks:
                 stack.callback(rank.close)
