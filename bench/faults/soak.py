@@ -9,20 +9,20 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from bench.faults.clients import Clients
+from bench.faults.clients import TOKENS, Clients
 from bench.faults.matrix import FAKE, LAYERS
 from bench.faults.processes import Held, born, held, processes
 from bench.faults.running import NotSo, Running
-from bench.faults.streams import fake_request
+from bench.faults.streams import FakeRequests
 from bench.faults.torment import Torment
 
 CLIENTS = 16
 CROWD = 50
+PROMPTS = 256
 ROUND_S = 60.0
 """After each round nobody asks anything, and the cluster has to come to rest."""
 FAULT_S = (1.0, 8.0)
@@ -60,7 +60,7 @@ class Soak:
     def __init__(self, cluster: Running, seed: int) -> None:
         self.wrong: list[str] = []
         self.lives: dict[tuple[int, str], Life] = {}
-        self.clients = Clients(cluster, partial(fake_request, LAYERS), CLIENTS, seed)
+        self.clients = Clients(cluster, FakeRequests(LAYERS, PROMPTS, TOKENS[-1]), CLIENTS, seed)
         self._cluster = cluster
         self._rng = random.Random(seed)
         self.torment = Torment(cluster, self._rng, SPARED, lambda: self.clients.crowd(self._rng.random(), CROWD))
