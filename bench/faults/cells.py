@@ -163,7 +163,9 @@ class _Drill:
         self.serving_s = time.time() - begun_s
 
     def _unnoticed(self) -> str:
-        return f"{self._other} serves" if self._cluster.state(self._other)["ready"] else ""
+        """Its ring may form again before we see that it does not serve: whoever hangs is killed by the supervisor."""
+        state = self._cluster.state(self._other)
+        return f"{self._other} serves" if state["ready"] and state["epoch"] <= self._epoch else ""
 
     def _order(self, rank: str, order: Order) -> None:
         unfinished = self._folder / f"{rank}.unfinished"

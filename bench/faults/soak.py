@@ -3,7 +3,6 @@
 import argparse
 import os
 import random
-import re
 import sys
 import tempfile
 import time
@@ -16,7 +15,7 @@ import msgspec
 from bench.faults.clients import TOKENS, Clients
 from bench.faults.matrix import FAKE, LAYERS
 from bench.faults.processes import Held, born, held, processes
-from bench.faults.running import NotSo, Running
+from bench.faults.running import OUTCOME, NotSo, Running
 from bench.faults.streams import FakeRequests
 from bench.faults.torment import Torment
 
@@ -34,8 +33,6 @@ GROWS_MIB = 32.0
 GROWS_FILES = 32
 """A process that holds more than so much more than after its first round grows without bound."""
 WAIT_S = 0.1
-OUTCOME = re.compile(r"request ([0-9a-f]{16}) on .*, (\w+)$")
-"""The router's last word on a request that it had accepted."""
 STARTED_AGAIN = "; starting it again"
 
 
