@@ -24,3 +24,4 @@ class Member(msgspec.Struct, frozen=True):
     intake: str = ""  # rank 0, ROUTER: Submit, Cancel
     peers: str = ""  # prefill, ROUTER: Hello, Grant, Cancelled
     epoch: Epoch = Epoch(0)  # 0 until the ring has formed; `limits` are the agreed ones from then on
+    last_end: str = ""  # why the last epoch of this process is over

@@ -151,6 +151,11 @@ class Drive:
         if self.rank.drained or time.monotonic() >= until_s:
             raise EpochOver(f"{self.rank.place.group} rank {rank} was told to end", left=True)
 
+    @property
+    def _name(self) -> str:
+        place = self.rank.place
+        return f"rank {place.rank} of {place.group}"
+
     def now_ms(self) -> int:
         """Milliseconds since this epoch began, by this process's clock."""
         return int((time.monotonic() - self._started_s) * 1000)
@@ -181,7 +186,7 @@ class Drive:
         while (message := links.ring_in.receive()) is not None:
             yield message
         if links.ring_in.malformed:
-            raise EpochOver("a malformed message came over the ring")
+            raise EpochOver(f"{self._name} was sent a malformed message over the ring")
         yield from self._thrown()
         if links.payloads is not None:
             yield from links.payloads.receive()
@@ -211,7 +216,7 @@ class Drive:
         match effect:
             case SendNext(message=message):
                 if links.ring_out is None or not post(links.ring_out, encode(message)):
-                    raise EpochOver("the next rank does not take its messages")
+                    raise EpochOver(f"the rank after {self._name} does not take its messages")
             case SendHidden(header=header):
                 assert links.hidden_out is not None
                 links.hidden_out.send(encode(header), memoryview(self._compute.take_output(header.tick)))

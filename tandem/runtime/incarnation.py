@@ -6,16 +6,18 @@ Nothing in here outlives it. The process goes on, keeps its weights, and makes t
 import contextlib
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
 import msgspec
 
+from consensus.link import NOWHERE
 from consensus.pulse import Pulse
 from tandem.core.config import RoleName
 from tandem.core.errors import ConfigError
 from tandem.core.events import Combined
-from tandem.core.ids import Epoch, RankId, Room
+from tandem.core.ids import Epoch, RankId, Room, Tick
 from tandem.core.members import Member
 from tandem.core.messages import EpochEnded, Fact, Formed
 from tandem.runtime import drills
@@ -34,17 +36,26 @@ LEAVE_S = 2.0
 T = TypeVar("T")
 
 
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a process remembers of the epochs that it has outlived."""
+
+    known: Epoch = NOWHERE  # the last one
+    epochs: int = 0
+    last_end: str = ""
+
+
 class Incarnation:
     """Built up in `run`, and undone in reverse. Also the store link's listener."""
 
     def __init__(
-        self, process: Process, known: Epoch, show: Callable[[Member], None], members: Callable[[], list[Member]]
+        self, process: Process, past: Past, show: Callable[[Member], None], members: Callable[[], list[Member]]
     ) -> None:
-        """`known`: the last epoch of this process. `show` publishes our entry, `members` is the registry's picture."""
+        """`show` publishes our entry in the registry, `members` is its picture of all others."""
+        self.past = past
         self.formed: Formed | None = None
         self.waiting_for = "the other ranks of its ring"
         self._process = process
-        self._known = known
         self._show = show
         self._members = members
         self._inbox: ThreadInbox[Thrown] = ThreadInbox()
@@ -66,13 +77,13 @@ class Incarnation:
             self._undo.callback(self._fence, endpoints)
             with contextlib.ExitStack() as first:
                 first.push(self._begin_end)
-                self._show(endpoints.member)
-                self._rendezvous = Rendezvous(self._process, endpoints, self._known, self, self._pulse, self._undo)
+                self._show(msgspec.structs.replace(endpoints.member, last_end=self.past.last_end))
+                self._rendezvous = Rendezvous(self._process, endpoints, self.past.known, self, self._pulse, self._undo)
                 formed, following, store = self._rendezvous.wait(self._members, lambda: self.formed, self._check)
                 place = Place(self._inbox, self._pulse, self.throw, self._patience_s, self._undo)
                 self._serving = Serving(self._process, endpoints, formed, following, store, place)
                 self.meet(self._members())
-                self._show(self._serving.member)
+                self._show(msgspec.structs.replace(self._serving.member, last_end=self.past.last_end))
                 self._serving.drive.run(self._check)
 
     # what other threads, and signals, have to say
@@ -115,8 +126,10 @@ class Incarnation:
         """In each round of forming and of serving: raises what has ended this incarnation."""
         if missing:
             self.waiting_for = f"the other ranks of its ring: {missing}"
-            if self._known:
+            if self.past.known:
                 drills.forming(self._process.options, missing)
+        if self._serving is None:
+            self._pulse.move(Tick(-1), "", time.monotonic())
         if self._thrown is not None:
             raise self._thrown
         if self._told > 1 or (self._told and self._serving is None):
@@ -158,9 +171,12 @@ class Incarnation:
         self._overdue.begin()
         self._last = bool(self._told) or isinstance(error, Stopped | Unusable | ConfigError)
         serving, self._serving = self._serving, None
+        if self.formed is not None:
+            self.past = Past(self.formed.epoch, self.past.epochs, self.past.last_end)
         if serving is not None and error is not None:
-            serving.part(error)
-            self._show(msgspec.structs.replace(serving.member, epoch=Epoch(0)))
+            cause = serving.part(error)
+            self.past = Past(self.past.known, self.past.epochs + 1, cause)
+            self._show(msgspec.structs.replace(serving.member, epoch=NOWHERE, last_end=cause))
 
     def _patience_s(self) -> float:
         return LEAVE_S if self._last else END_S * self._process.options.timer_scale

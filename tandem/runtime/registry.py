@@ -8,6 +8,7 @@ import hashlib
 import hmac
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -23,6 +24,8 @@ LEASE_MS = 5000
 PERIOD_S = 1.0
 HURRY_S = 0.1
 """The period until the ring has formed: its ranks wait for each other."""
+HURRY_FOR_S = 60.0
+"""Then somebody is missing for longer, and a second does not matter."""
 BACK_OFF_S = (0.2, 2.0)
 """First and longest wait after a failure."""
 TIMEOUT_S = 2.0
@@ -129,6 +132,7 @@ class RegistryLoop:
         self._on_members = on_members
         self._on_replaced = on_replaced
         self._published = False
+        self._calm_s = time.monotonic() + HURRY_FOR_S
         self._stopping = False
         self._news = threading.Event()
         self._thread = threading.Thread(target=self._run, name="registry", daemon=True)
@@ -140,6 +144,7 @@ class RegistryLoop:
     def show(self, member: Member) -> None:
         """This is the entry from now on, at once. From any thread."""
         self._member = member
+        self._calm_s = time.monotonic() + (0.0 if member.epoch else HURRY_FOR_S)
         self._news.set()
 
     def stop(self) -> None:
@@ -154,8 +159,7 @@ class RegistryLoop:
         while not self._stopping:
             if self._round():
                 failures = 0
-                forming = self._member is None or not self._member.epoch
-                wait_s = HURRY_S if forming else PERIOD_S
+                wait_s = HURRY_S if time.monotonic() < self._calm_s else PERIOD_S
             else:
                 wait_s = min(BACK_OFF_S[0] * 2**failures, BACK_OFF_S[1])
                 failures = min(failures + 1, 16)

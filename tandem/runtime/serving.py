@@ -91,10 +91,10 @@ class Serving:
         self.drive = drive_of(options)(rank, links, compute, options.drain_s)
         log.info("%s of %d serves, epoch %d", process.name, options.group.size, formed.epoch)
 
-    def part(self, error: BaseException) -> None:
+    def part(self, error: BaseException) -> str:
         """The epoch is over. Everybody hears of it first; then, unless all is in order, a flight record is left behind.
 
-        Every rank leaves one: who is idle may be the guilty one.
+        Every rank leaves one: who is idle may be the guilty one. Returns the cause.
         """
         cause, left = cause_of(error, self._process.name)
         self._store.end(cause, left=left)
@@ -104,6 +104,7 @@ class Serving:
         log.log(level, "%s: epoch %d is over: %s", self._process.name, self._heading.epoch, cause)
         if not left:
             self._dump(cause)
+        return cause
 
     def _dump(self, cause: str) -> None:
         given = self._process.options.dump_dir

@@ -15,11 +15,11 @@ import msgspec
 
 from tandem.core.config import RankOptions
 from tandem.core.errors import ConfigError, Divergence
-from tandem.core.ids import Epoch, RequestId
+from tandem.core.ids import RequestId
 from tandem.core.members import Member
-from tandem.runtime.endings import EXIT_UNUSABLE, EpochOver, Stopped, Unusable, cause_of
+from tandem.runtime.endings import EXIT_UNUSABLE, EpochOver, Stopped, Unusable
 from tandem.runtime.health import UNAVAILABLE, Health, Reply, State
-from tandem.runtime.incarnation import Incarnation
+from tandem.runtime.incarnation import Incarnation, Past
 from tandem.runtime.leash import leash
 from tandem.runtime.links import check_where, read_secret
 from tandem.runtime.registry import Registry, RegistryLoop
@@ -47,9 +47,7 @@ class Stage:
         self._incarnation: Incarnation | None = None  # None: until the next one is made
         self._told = 0  # how often it was told to end
         self._fatal: Exception | None = None
-        self._known = Epoch(0)
-        self._epochs = 0  # that are over
-        self._last_end: str | None = None
+        self._past = Past()
 
     def run(self) -> None:
         """Until it is told to end. Raises ConfigError or Unusable."""
@@ -72,7 +70,7 @@ class Stage:
 
     def _live(self, process: Process, loop: RegistryLoop) -> None:
         """One incarnation. Raises what ends the process with it."""
-        incarnation = Incarnation(process, self._known, loop.show, lambda: self._members)
+        incarnation = Incarnation(process, self._past, loop.show, lambda: self._members)
         self._incarnation = incarnation
         if self._fatal is not None:
             raise self._fatal
@@ -82,18 +80,16 @@ class Stage:
         except (Stopped, Unusable, ConfigError):
             raise
         except (EpochOver, Divergence) as error:
-            self._last_end = str(error)
+            cause = str(error)
         except Exception as error:
             if incarnation.formed is None:
                 raise  # it would happen again at once
             log.exception("a bug of ours")
-            self._last_end, _ = cause_of(error, self._name)
-        if incarnation.formed is not None:
-            self._known = incarnation.formed.epoch
-            self._epochs += 1
-        self._incarnation = None
+            cause = repr(error)
+        self._past, self._incarnation = incarnation.past, None
         if self._told:
             raise Stopped
+        log.info("%s forms its ring again, after: %s", self._name, cause)
 
     # what others have to say
 
@@ -157,7 +153,8 @@ class Stage:
                 return None
             group, rank = self.options.group.name, self.options.rank
             state = {"ready": False, "waiting_for": self._waiting_for, "group": group, "rank": rank}
-        return state | {"epochs": self._epochs, "last_end": self._last_end}
+        past = self._past if incarnation is None else incarnation.past
+        return state | {"epochs": past.epochs, "last_end": past.last_end or None}
 
     def _timelines(self, rid: RequestId | None, timeout_s: float) -> Reply | None:
         """An overview of the newest rooms, or all about one request."""

@@ -1,7 +1,7 @@
 """What a seed stands for: a cluster, its faults, its requests, and when everything heals."""
 
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -10,7 +10,7 @@ from tandem.core.config import Group, Limits, RoleName, split_layers
 from tandem.core.ids import RequestId, Room
 from tandem.core.requests import Sampling, Work, pages_for
 from tandem.engine.model import FAKE_EOS
-from tandem.sim.clock import stream
+from tandem.sim.clock import between, stream
 from tandem.sim.faults import Fault
 from tandem.sim.router import PATIENT_MS
 from tandem.sim.routes import Route, routes
@@ -27,6 +27,10 @@ ALONE_SHARE = 0.2
 """Of the runs have one colocated group instead of a pair."""
 CROWDED_SHARE = 0.15
 """Of the runs have many long answers in few pages: some have to make room for others, again and again."""
+DISCORD_SHARE = 0.15
+"""Of the runs have writes that are given up, more faults around them, and one side that waits long for the other."""
+IN_CROWDS = (Fault.FLUSHES,)
+IN_DISCORD = (Fault.PARTINGS, Fault.RESTARTS, Fault.RELEASES, Fault.LATE_SUBMITS, Fault.DRAINS)
 STOPPING = (
     Fault.UNSETTLED_WRITES,
     Fault.CORRUPTED_WRITES,
@@ -40,6 +44,11 @@ QUIESCE_MS = (20, 100, 400)
 HANDSHAKES_US = (200, 3_000, 20_000)
 FENCES_US = (500, 5_000, 30_000)
 """At most."""
+LATE_US = (50_000, 200_000)
+LEFT_SHARE = 0.3
+"""Of the runs see, when all is at rest, whether a client that leaves decode makes somebody cut a peer off."""
+LEAVING_US = (0, 8_000)
+"""After a probe was submitted, until its client leaves, if it does."""
 CHECKSUM_SAMPLES = (0, 1, 4)
 
 
@@ -70,6 +79,11 @@ class Request:
     leaves_us: int | None = None
     told: tuple[str, ...] = ()  # groups that hear of its leaving
 
+    def after(self, us: int) -> "Request":
+        """The same, so much later."""
+        leaves_us = None if self.leaves_us is None else us + self.leaves_us
+        return replace(self, at_us=us + self.at_us, leaves_us=leaves_us)
+
     @property
     def number(self) -> int:
         """`r7` in stories and on the command line."""
@@ -85,7 +99,7 @@ class Case:
     kinds: tuple[Fault, ...]
     requests: tuple[Request, ...]
     heal_us: int
-    probes: tuple[Request, ...]  # when all is at rest again: one for each route, that nothing happens to
+    probes: tuple[Request, ...]  # when all is at rest again
 
     def describe(self) -> str:
         """The cluster and its faults, in words."""
@@ -97,15 +111,19 @@ class Case:
 
 def draw(seed: int, variant: Variant = WHOLE) -> Case:
     """The case of a seed."""
-    drawn = _kinds(stream(seed, "swarm"))
-    kinds = tuple(kind for kind in drawn if kind not in variant.without)
+    crowd, discord = stream(seed, "crowd"), stream(seed, "discord")
+    crowded, discordant = crowd.random() < CROWDED_SHARE, discord.random() < DISCORD_SHARE
+    drawn = [*_kinds(stream(seed, "swarm"))]
+    drawn += _half(IN_CROWDS, crowd) if crowded else []
+    drawn += [Fault.UNSETTLED_WRITES, *_half(IN_DISCORD, discord)] if discordant else []
+    kinds = tuple(kind for kind in Fault if kind in drawn and kind not in variant.without)
     rng = stream(seed, "cluster")
     heal_us = 1000 * rng.choice([30, 100, 100, 300, 3_000])
     cluster = _paired(_cluster(rng, kinds, variant.ranks), seed, variant)
     cluster = _careful(cluster, kinds, stream(seed, "care"))
+    if discordant:
+        cluster = _discordant(cluster, discord)
     count = rng.choice([1, 8, 8, MOST_REQUESTS])
-    crowd = stream(seed, "crowd")
-    crowded = crowd.random() < CROWDED_SHARE
     if crowded:
         count, heal_us = max(8, count), max(100_000, heal_us)
         cluster = replace(cluster, limits=_crowded(cluster.limits, crowd))
@@ -134,6 +152,18 @@ def _kinds(rng: random.Random) -> tuple[Fault, ...]:
     """Each run has its own subset: together, faults hide each other."""
     share = rng.choice([0.1, 0.25, 0.5])
     return tuple(kind for kind in Fault if rng.random() < share)
+
+
+def _half(kinds: Iterable[Fault], rng: random.Random) -> list[Fault]:
+    return [kind for kind in kinds if rng.random() < 0.5]
+
+
+def _discordant(cluster: Cluster, rng: random.Random) -> Cluster:
+    """One side soon cuts the other off, which has long not lost its patience when they meet again."""
+    patience = rng.sample((QUIESCE_MS[0], QUIESCE_MS[-1]), 2)
+    limits = msgspec.structs.replace(cluster.limits, quiesce_ms=patience[0])
+    pace = replace(cluster.pace, handshake_us=(0, HANDSHAKES_US[0]))
+    return replace(cluster, limits=limits, quiesce_ms=patience[1], pace=pace)
 
 
 def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int] | None) -> Cluster:
@@ -220,7 +250,7 @@ class Requests:
         self._beginnings = [_text(texts, 90) for _ in range(3)]  # that prompts share
         bursts = stream(seed, "bursts")
         self._bursts_us = [bursts.randrange(heal_us) for _ in range(bursts.choice([1, 1, 3]))]
-        self._spread_us = 20_000 if crowded else stream(seed, "spread").choice([20_000, heal_us * 4 // 5])
+        self._spread_us = stream(seed, "spread").choice([20_000, 80_000 if crowded else heal_us * 4 // 5])
 
     def draw(self, count: int) -> tuple[Request, ...]:
         """All clients."""
@@ -229,11 +259,18 @@ class Requests:
         return tuple(self._hurried(request, [*edges_us, self._heal_us]) for request in requests)
 
     def probes(self, first: int) -> tuple[Request, ...]:
-        """One more for each route, to see that it still serves."""
-        prompt = self._beginnings[0][:20]
-        rooms = [Room(RequestId(number), 1) for number, _ in enumerate(self._routes, first)]
-        works = [Work(room, prompt, 4, (FAKE_EOS,), Sampling(), None) for room in rooms]
-        return tuple(Request(work, 0, route) for work, route in zip(works, self._routes, strict=True))
+        """One more for each route, to see that it still serves; sometimes one more for each pair that soon leaves."""
+        rng = stream(self._seed, "probes")
+        left = rng.random() < LEFT_SHARE
+        pairs = [route for route in self._routes if left and len(route) > 1]
+        leaves_us = [*(None for _ in self._routes), *(between(rng, LEAVING_US) for _ in pairs)]
+        asked = zip([*self._routes, *pairs], leaves_us, strict=True)
+        return tuple(self._probe(number, *one) for number, one in enumerate(asked, first))
+
+    def _probe(self, number: int, route: Route, leaves_us: int | None) -> Request:
+        most = 4 if leaves_us is None else 30
+        work = Work(Room(RequestId(number), 1), self._beginnings[0][:20], most, (FAKE_EOS,), Sampling(), None)
+        return Request(work, 0, route, leaves_us=leaves_us, told=route[-1:])
 
     def _request(self, number: int) -> Request:
         rng = stream(self._seed, f"request {number}")
@@ -245,7 +282,7 @@ class Requests:
         late_us = {}
         late = rng.random() < 0.3 and Fault.LATE_SUBMITS in self._kinds
         if late and work.max_tokens > 1 and len(groups) > 1:  # where one is late, the other answers
-            late_us = {rng.choice(groups): 50_000}
+            late_us = {rng.choice(groups): rng.choice(LATE_US)}
         again_us = at_us + rng.choice([0, rng.randint(0, 100_000)])
         comes_again = rng.random() < 0.3 and Fault.DOUBLED_SUBMITS in self._kinds
         leaves_us = at_us + rng.choice([rng.randint(0, 2_000), rng.randint(0, 100_000)])

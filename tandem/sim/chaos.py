@@ -1,12 +1,14 @@
 """Faults that come at drawn times: stalls, partings, clients that leave in a given state, and operators."""
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
+from decode import intake
 from tandem.core.config import RoleName
-from tandem.core.ids import LEADER
+from tandem.core.ids import LEADER, Room
 from tandem.core.inputs import Control, Knobs, Order
+from tandem.sim.clock import Span
 from tandem.sim.faults import Fault
 from tandem.sim.node import Node
 from tandem.sim.peer_link import Key
@@ -47,7 +49,7 @@ def _stall(world: World, key: Key, lasting_us: int) -> None:
 
 
 def partings(world: World, rng: random.Random, heal_us: int) -> None:
-    """Pairs of ranks lose each other for a while, each noticing at its own time."""
+    """Pairs of ranks lose each other for a while, each noticing at its own time: any, or two with a write given up."""
     sides = world.ranks_of(RoleName.PREFILL), world.ranks_of(RoleName.DECODE)
     for _ in range(rng.choice([1, 3])):
         at_us = rng.randrange(heal_us // 2)
@@ -57,10 +59,17 @@ def partings(world: World, rng: random.Random, heal_us: int) -> None:
             pairs = [(prefill.key, decode.key) for prefill in sides[0] for decode in sides[1]]
             leading = [pair for pair in pairs if pair[0][1] == pair[1][1] == LEADER]
             pair = rng.choice(pairs if rng.random() < 0.5 else leading)
-            world.clock.at(at_us, partial(_part, world, pair, delays_us, gone_us))
+            soon = partial(_part_soon, world, delays_us, rng.randint(1_000, 20_000), heal_us)
+            part = partial(_part, world, pair, delays_us, gone_us)
+            world.clock.at(at_us, part if rng.random() < 0.5 else partial(world.sequels.append, soon))
 
 
-def _part(world: World, pair: tuple[Key, Key], delays_us: tuple[int, int], gone_us: int) -> None:
+def _part_soon(world: World, delays_us: Span, gone_us: int, heal_us: int, sender: Node, receiver: Node) -> None:
+    if world.clock.now_us + max(delays_us) + gone_us < heal_us:
+        _part(world, (sender.key, receiver.key), delays_us, gone_us)
+
+
+def _part(world: World, pair: tuple[Key, Key], delays_us: Span, gone_us: int) -> None:
     prefill, decode = (world.node(*key) for key in pair)
     world.say(f"{prefill.name} and {decode.name} lose each other for {gone_us / 1000} ms")
     world.swarm.acted(Fault.PARTINGS)
@@ -68,17 +77,34 @@ def _part(world: World, pair: tuple[Key, Key], delays_us: tuple[int, int], gone_
 
 
 def operators(kind: Fault, order: Order) -> Callable[[World, random.Random, int], None]:
-    """An order to a group at a random time; what lasts is ended by a resume before the heal."""
+    """An order to a group: at a drawn time, or once a request is in a drawn state; what lasts is ended by the heal."""
 
     def plan(world: World, rng: random.Random, heal_us: int) -> None:
+        traps = Traps(world)
         for _ in range(rng.choice([1, 2, 4])):
-            group, at_us = rng.choice(world.groups).name, rng.randrange(heal_us)
-            until_us = rng.randint(at_us, heal_us)
-            world.clock.at(at_us, partial(_order, world, kind, group, Control(order)))
+            group, at_us = rng.choice(world.groups), rng.randrange(heal_us)
+            until_us = heal_us if order is Order.FLUSH else rng.randint(at_us, heal_us)
+            give = partial(_order_until, world, kind, group.name, Control(order), until_us)
+            seen = group if order is Order.FLUSH else rng.choice(world.groups)
+            trap = Trap(seen.name, rng.choice(_moments(order, seen.role)), give)
+            world.clock.at(at_us, give if rng.random() < 0.5 else partial(traps.set, trap))
             if order is not Order.FLUSH:
-                world.clock.at(until_us, partial(world.router.to_group, group, Control(Order.RESUME)))
+                world.clock.at(until_us, partial(world.router.to_group, group.name, Control(Order.RESUME)))
 
     return plan
+
+
+def _moments(order: Order, role: RoleName) -> Sequence[str]:
+    """States in which a request is when an order comes: it matters to a flush what is on the host."""
+    on_host = intake.State.RETRACTED.value
+    return (on_host,) if order is Order.FLUSH and on_host in STATES[role] else STATES[role]
+
+
+def _order_until(world: World, kind: Fault, group: str, order: Control, until_us: int, *seen: Room) -> bool:
+    del seen
+    if world.clock.now_us <= until_us:
+        _order(world, kind, group, order)
+    return True
 
 
 def restarts(world: World, rng: random.Random, heal_us: int) -> None:
@@ -92,11 +118,19 @@ def restarts(world: World, rng: random.Random, heal_us: int) -> None:
 
 
 def releases(world: World, rng: random.Random, heal_us: int) -> None:
-    """An operator has a group cut one off, be there one of that name or not."""
+    """An operator has a group cut one off, be there one of that name or not; or as soon as a write is given up."""
     names = [group.name for group in world.groups]
     for _ in range(rng.choice([1, 2, 4])):
         order = Control(Order.RELEASE, rng.choice([*names, *names, "nobody"]))
-        world.clock.at(rng.randrange(heal_us), partial(_order, world, Fault.RELEASES, rng.choice(names), order))
+        release = partial(_order, world, Fault.RELEASES, rng.choice(names), order)
+        soon = partial(_release_soon, world, rng.random() < 0.5)
+        world.clock.at(rng.randrange(heal_us), release if rng.random() < 0.5 else partial(world.sequels.append, soon))
+
+
+def _release_soon(world: World, by_sender: bool, sender: Node, receiver: Node) -> None:
+    one, other = (sender, receiver) if by_sender else (receiver, sender)
+    if world.swarm.has(Fault.RELEASES):
+        _order(world, Fault.RELEASES, one.key[0], Control(Order.RELEASE, other.key[0]))
 
 
 def knobs(world: World, rng: random.Random, heal_us: int) -> None:
@@ -117,7 +151,6 @@ def _order(world: World, kind: Fault, group: str, order: Control | Knobs) -> Non
 def leavings(world: World, rng: random.Random, heal_us: int) -> None:
     """Clients that leave as soon as their request is seen in a certain state on rank 0."""
     traps = Traps(world)
-    world.watchers.append(traps.look)
     drawn = [rng.choice(world.groups) for _ in range(rng.choice([0, 2, 10]))]
     wanted = [(rng.randrange(heal_us), group.name, rng.choice(STATES[group.role])) for group in drawn]
     states = [(group.name, state) for group in world.groups for state in STATES[group.role]]
@@ -126,7 +159,17 @@ def leavings(world: World, rng: random.Random, heal_us: int) -> None:
     ]  # some wait from the beginning: most states are rare
     for at_us, name, state in wanted:
         told = (name,) if rng.random() < 0.5 else tuple(each.name for each in world.groups)
-        world.clock.at(at_us, partial(traps.set, Trap(name, state, told)))
+        world.clock.at(at_us, partial(traps.set, Trap(name, state, partial(_leave, world, state, told))))
+
+
+def _leave(world: World, state: str, told: tuple[str, ...], room: Room) -> bool:
+    answer = world.client.answer(room)
+    if answer.left is not None:
+        return False
+    world.say(f"the client of r{room.rid} leaves, as it is {state}")
+    world.swarm.acted(Fault.ABORTS)
+    world.router.cancel(answer.work, told)
+    return True
 
 
 def tightness(world: World, rng: random.Random, heal_us: int) -> None:

@@ -1,6 +1,6 @@
 """One run of a seed: chaos until the heal, then whatever is left must end in time and leave nothing behind."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -25,6 +25,14 @@ FENCES = 3
 """For which one request may have to wait until pages come back: one of each group, and one more after late facts."""
 RESYNC_US = 4_000_000
 """What the store may need to make up for lost messages: twice a second's silence and two flushes."""
+
+
+PATIENT_ENOUGH_MS = 100
+"""Within which a peer's word has come when nothing goes wrong."""
+
+
+class Needless(Exception):
+    """A peer was cut off that had given no reason."""
 
 
 class Stalled(Exception):
@@ -66,7 +74,7 @@ def run_case(case: Case, tell: Callable[[str], None] | None = None) -> Result:
     world.run(until_us=case.heal_us + 1)
     _end(world, case)
     _count_answers(swarm, client)
-    aborted = sum(answer.ended is Reason.CLIENT_GONE for answer in client.answers.values())
+    aborted = sum(client.answer(request.work.room).ended is Reason.CLIENT_GONE for request in case.requests)
     return Result(
         case.seed,
         world.hash,
@@ -123,19 +131,23 @@ def _end(world: World, case: Case) -> None:
     world.client.check()
     _check_reasons(world, case)
     world.check_at_rest()
-    _probe(world, case.probes)
+    _probe(world, case)
     world.check_at_rest()
 
 
-def _probe(world: World, probes: Sequence[Request]) -> None:
-    """Every route still serves."""
-    for probe in probes:
-        world.router.submit(probe.work, probe.groups)
+def _probe(world: World, case: Case) -> None:
+    """Every route still serves, and one whose client leaves decode is told at once what nobody touches any more."""
+    fences, patient = world.fences, _patience_ms(world, case, min) >= PATIENT_ENOUGH_MS
+    for probe in case.probes:
+        _load(world, probe.after(world.clock.now_us))
     world.run()
     world.client.check()
-    for probe in probes:
-        if (ended := world.client.answer(probe.work.room).ended) not in (Reason.STOP, Reason.LENGTH):
+    for probe in case.probes:
+        ended = world.client.answer(probe.work.room).ended
+        if ended not in (Reason.STOP, Reason.LENGTH) and probe.leaves_us is None:
             raise WrongAnswer(f"r{probe.number} came when all was at rest, and ended {ended}")
+    if patient and world.fences > fences:
+        raise Needless(f"{world.fences - fences} ranks began a fence when all was at rest")
 
 
 def _patience_us(world: World, case: Case) -> int:
@@ -145,9 +157,12 @@ def _patience_us(world: World, case: Case) -> int:
     answered = [room for room, answer in world.client.answers.items() if not answer.open]
     left = [request.work for request in case.requests if request.work.room not in answered]
     ticks = sum(len(work.prompt) + work.max_tokens for work in left) + 4 * slots
-    patience_ms = max(case.cluster.limits_of(group).quiesce_ms for group in world.groups)
-    wait_us = WAIT_US + FENCES * 1000 * patience_ms
+    wait_us = WAIT_US + FENCES * 1000 * _patience_ms(world, case, max)
     return ticks * tick_us + len(left) * wait_us + RESYNC_US
+
+
+def _patience_ms(world: World, case: Case, of: Callable[[Iterable[int]], int]) -> int:
+    return of(case.cluster.limits_of(group).quiesce_ms for group in world.groups)
 
 
 def _check_reasons(world: World, case: Case) -> None:
@@ -160,12 +175,11 @@ def _check_reasons(world: World, case: Case) -> None:
 
 def _allowed(world: World, case: Case, request: Request, answer: Answer) -> set[Reason]:
     limits, work, acted = case.cluster.limits, request.work, world.swarm.counts
-    known = answer.attempt.room.attempt > 1 and not request.late_us and not acted.get(Fault.RESTARTS)  # to its groups
     reasons = {
         Reason.CLIENT_GONE: answer.left is not None,
         Reason.DEADLINE: request.remaining_ms < PATIENT_MS,
         Reason.QUEUE_FULL: Fault.FEW_ROOMS in case.kinds,
-        Reason.DRAINING: bool(acted.get(Fault.DRAINS)) and not known,
+        Reason.DRAINING: bool(acted.get(Fault.DRAINS)) and answer.attempt.room.attempt == 1,
         Reason.TOO_LARGE: too_large(work, limits, len(work.prompt)) or too_large(work, limits, work.last_position),
         Reason.GROUP_LOST: bool(acted.get(Fault.RESTARTS)),
         Reason.KV_CHECKSUM: bool(acted.get(Fault.CORRUPTED_WRITES)),

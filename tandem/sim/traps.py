@@ -1,5 +1,6 @@
-"""Clients that leave as soon as their request is in a given state on rank 0 of a group."""
+"""What happens as soon as a request is in a given state on rank 0 of a group: a client leaves, an operator speaks."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +10,6 @@ from prefill import handoff
 from tandem.core.config import RoleName
 from tandem.core.ids import Room
 from tandem.core.role import Role
-from tandem.sim.faults import Fault
 from tandem.sim.node import Node
 from tandem.sim.world import World
 
@@ -23,11 +23,11 @@ STATES: dict[RoleName, tuple[str, ...]] = {
 
 @dataclass(frozen=True, slots=True)
 class Trap:
-    """One client that will leave."""
+    """One state of one group, and what happens to the first room in it that it can happen to."""
 
     group: str
     state: str
-    told: tuple[str, ...]  # the groups that hear of it
+    spring: Callable[[Room], bool]  # False: not to this one
 
 
 class Traps:
@@ -39,6 +39,8 @@ class Traps:
 
     def set(self, trap: Trap) -> None:
         """From now on."""
+        if not self._set:
+            self._world.watchers.append(self.look)
         self._set.append(trap)
 
     def look(self, node: Node) -> None:
@@ -46,17 +48,8 @@ class Traps:
         if not self._world.swarm.acting:
             return
         for trap in [trap for trap in self._set if trap.group == node.rank.place.group]:
-            rooms = rooms_in(node.rank.scheduler.role, trap.state)
-            victims = [room for room in rooms if self._world.client.answer(room).left is None]
-            if victims:
+            if any(trap.spring(room) for room in rooms_in(node.rank.scheduler.role, trap.state)):
                 self._set.remove(trap)
-                self._spring(trap, victims[0])
-
-    def _spring(self, trap: Trap, room: Room) -> None:
-        world = self._world
-        world.say(f"the client of r{room.rid} leaves, as it is {trap.state}")
-        world.swarm.acted(Fault.ABORTS)
-        world.router.cancel(world.client.answer(room).work, trap.told)
 
 
 def rooms_in(role: Role, state: str) -> list[Room]:

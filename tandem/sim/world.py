@@ -1,6 +1,7 @@
 """A whole cluster in virtual time: the production Rank and Scheduler, an engine per rank, and nothing else is real."""
 
 import hashlib
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -33,6 +34,8 @@ MOST_UNDER_WAY = 2_000
 SLOWER, SLOW_SHARE = 50, 0.2
 """Of the slow links: how much slower they are, and which share of all links they make up."""
 
+Sequel = Callable[[Node, Node], None]
+"""What comes soon after a write was given up, by its sender and its receiver."""
 EngineFactory = Callable[[Group, RankId, Limits], Engine]
 
 
@@ -83,6 +86,7 @@ class World:
         self.swarm.on_strike = lambda kind: self.say(kind.value)
         self.tell: Callable[[str], None] | None = None  # is given the run in words
         self.watchers: list[Callable[[Node], None]] = []  # are called when a rank 0 has stepped
+        self.sequels: deque[Sequel] = deque()  # each to one of the next writes that are given up
         self.sessions = count(1)  # of peers
         self.fences = 0  # that have begun
         self.fenced_writes = 0  # that could not land any more

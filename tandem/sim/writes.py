@@ -10,7 +10,7 @@ from kvtransfer.checksums import digests
 from tandem.core.effects import Post
 from tandem.core.events import Moved, Written
 from tandem.core.ids import PageId
-from tandem.sim.clock import between
+from tandem.sim.clock import between, stream
 from tandem.sim.faults import Fault
 from tandem.sim.oracle import check_read, check_written
 from tandem.sim.peer_link import Known
@@ -22,12 +22,12 @@ MOST_LATE_US = 200_000
 """After an unsettled end, until what is left of the write lands."""
 SLOWER = 50
 SHARES = {
-    Fault.FAILED_WRITES: 0.02,
-    Fault.UNSETTLED_WRITES: 0.05,
-    Fault.CORRUPTED_WRITES: 0.03,
-    Fault.SLOW_WRITES: 0.05,
+    Fault.FAILED_WRITES: (0.02,),
+    Fault.UNSETTLED_WRITES: (0.02, 0.05, 0.2),
+    Fault.CORRUPTED_WRITES: (0.03,),
+    Fault.SLOW_WRITES: (0.05,),
 }
-"""Of the writes that this happens to, if it happens at all."""
+"""Of the writes that this happens to, if it happens at all: one of these in each run."""
 
 
 @dataclass(slots=True, eq=False)
@@ -52,6 +52,8 @@ class Writes:
         self._world = node.world
         self._posted: Counter[str] = Counter()  # their ends have not been told, by the group they go to
         self._afloat: dict[int, Write] = {}  # by ticket: they may still land
+        shares = stream(node.world.seed, "shares of writes")
+        self._shares = {kind: shares.choice(each) for kind, each in SHARES.items()}
 
     def posted(self, group: str) -> int:
         """How many to a group have not ended."""
@@ -85,7 +87,7 @@ class Writes:
             clock.after(took_us, partial(self._arrive, write, took_us))
 
     def _strikes(self, kind: Fault) -> bool:
-        return self._world.swarm.strikes(kind, SHARES[kind])
+        return self._world.swarm.strikes(kind, self._shares[kind])
 
     def _arrive(self, write: Write, took_us: int) -> None:
         """It lands, or is found not to be able to; its end is told later."""
@@ -98,6 +100,8 @@ class Writes:
 
     def _told(self, write: Write, result: Written) -> None:
         self._posted[write.effect.peer] -= 1
+        if result is Written.FAILED_UNSETTLED and self._world.sequels:
+            self._world.sequels.popleft()(self._node, write.receiver.node)
         self._node.on(Moved(write.effect.ticket, result, write.digests if result is Written.OK else ()))
         self._node.peers.write_ended()
 

@@ -160,13 +160,15 @@ def in_conversation(place: str, secret: str) -> Iterator["subprocess.Popen[str]"
 
 
 def test_a_caller_that_is_interrupted_tells_the_listener(doctor, secret):
-    place = free_place()
-    listening = doctor("--listen", place, secret)
-    listening.wait_until_it_listens()
-    with in_conversation(place, secret) as calling:
-        calling.send_signal(signal.SIGINT)
-        calling.communicate(timeout=DEADLINE_S)
-    assert calling.returncode != 0
+    for _ in range(5):  # it may have ended before the signal comes
+        place = free_place()
+        listening = doctor("--listen", place, secret)
+        listening.wait_until_it_listens()
+        with in_conversation(place, secret) as calling:
+            calling.send_signal(signal.SIGINT)
+            calling.communicate(timeout=DEADLINE_S)
+        if calling.returncode != 0:
+            break
     status, findings = listening.result()
     assert (status, failures(findings)) == (1, {"peer": "the caller left: it was interrupted"})
 

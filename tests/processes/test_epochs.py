@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator
 from http.client import HTTPResponse
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 import zmq
 from by_hand import ByHand, pair
 from fake_model import LAYERS, complete, expected, text_of
-from streams import events, stream
+from streams import asking, events, stream
 from waiting import eventually
 
 from tandem.replay import replay
@@ -64,13 +65,13 @@ def loaded(cluster: ByHand, name: str) -> int:
     return cluster.log(name).count("has loaded its layers")
 
 
-def causes(cluster: ByHand) -> dict[str, str]:
-    """Of all flight records, by rank; each can be re-executed."""
+def causes(cluster: ByHand, *, whole: bool = True) -> dict[str, str]:
+    """Of all flight records, by rank; each can be re-executed, unless it is not `whole`."""
     found = {}
     for path in cluster.dumped():
         heading = Record(path).heading
         assert heading.ending is not None
-        assert replay(path, None) == 0
+        assert not whole or replay(path, None) == 0
         found[f"{heading.group.name}.{heading.rank}"] = heading.ending.cause
     return found
 
@@ -101,6 +102,22 @@ def test_a_killed_rank_is_noticed_named_and_replaced_and_the_others_keep_their_w
     assert loaded(cluster, victim) == 2
 
 
+def test_ranks_may_die_while_their_ring_forms_again(cluster: ByHand) -> None:
+    answers_right(cluster)
+    before = epoch(cluster, "d0.0")
+    cluster.kill("d0.1")
+    forming(cluster, "d0.0")
+    cluster.kill("d0.0")
+    cluster.start("d0.0")
+    eventually(lambda: "d0.0" in cluster.members() and not cluster.members()["d0.0"].epoch, "it is back, alone")
+    cluster.start("d0.1")
+    eventually(lambda: loaded(cluster, "d0.1") == 2, "the other one is back")
+    cluster.kill("d0.1")
+    cluster.start("d0.1")
+    cluster.formed("d0", above=before)
+    answers_right(cluster)
+
+
 @pytest.mark.parametrize("victim", ["p0.0", "d0.1"])
 def test_a_rank_that_is_back_before_anybody_missed_it_is_another_process(victim: str, cluster: ByHand) -> None:
     answers_right(cluster)
@@ -113,8 +130,10 @@ def test_a_rank_that_is_back_before_anybody_missed_it_is_another_process(victim:
     assert cluster.state(survivor)["last_end"] == f"rank {victim[-1]} came back as another process"
 
 
-def test_the_same_over_mooncake() -> None:
-    with pair(MODEL) as cluster:
+@pytest.mark.parametrize("sockets", ["unix", "tcp"])
+def test_the_same_over_mooncake(sockets: str) -> None:
+    where = ["--bind=127.0.0.1"] if sockets == "tcp" else []
+    with pair(MODEL, *where) as cluster:
         answers_right(cluster)
         for victim in ("p0.1", "d0.0"):
             before = epoch(cluster, other(victim))
@@ -122,6 +141,20 @@ def test_the_same_over_mooncake() -> None:
             cluster.start(victim)
             cluster.formed(victim[:2], above=before)
             answers_right(cluster)
+
+
+@pytest.mark.parametrize("victim", ["c0.0", "c0.1"])
+def test_a_colocated_group_forms_again_too(victim: str) -> None:
+    with ByHand(MODEL) as cluster:
+        cluster.start("c0.0", "c0.1")
+        cluster.start_router()
+        before = cluster.formed("c0")
+        answers_right(cluster)
+        cluster.kill(victim)
+        cluster.start(victim)
+        cluster.formed("c0", above=before)
+        answers_right(cluster)
+        assert loaded(cluster, other(victim)) == 1
 
 
 @pytest.mark.parametrize("victim", ["p0.1", "d0.0"])
@@ -157,20 +190,33 @@ def test_a_frozen_rank_that_was_replaced_meanwhile_ends_and_disturbs_nobody(vict
     assert epoch(cluster, survivor) == after
 
 
-@pytest.mark.parametrize("victim", ["p0.1", "d0.0"])
-def test_an_engine_that_hangs_is_named_and_its_process_ends(
-    victim: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hang = tmp_path / "hang"
-    monkeypatch.setenv("HANG", f"{victim}={hang}")
-    script = Path(by_hand.__file__).parent / "hangs.py"
-    with pair(MODEL, SHM, HASTY, entry=(sys.executable, "-P", str(script))) as cluster:
+@contextlib.contextmanager
+def faulty(monkeypatch: pytest.MonkeyPatch, victim: str, fault: str, *arguments: str) -> Iterator[tuple[ByHand, Path]]:
+    """A cluster with a rank that goes wrong once, as soon as the file is there."""
+    with contextlib.ExitStack() as undo:
+        patch = undo.enter_context(monkeypatch.context())
+        now = Path(undo.enter_context(tempfile.TemporaryDirectory())) / "now"
+        patch.setenv("FAULT", f"{victim} {fault} {now}")
+        script = Path(by_hand.__file__).parent / "faulty_rank.py"
+        cluster = undo.enter_context(pair(MODEL, SHM, *arguments, entry=(sys.executable, "-P", str(script))))
         answers_right(cluster)
+        yield cluster, now
+
+
+def suffers(cluster: ByHand, now: Path) -> None:
+    """Let it bite, on a request of which its client is told."""
+    now.touch()
+    with contextlib.closing(asking(cluster, LONG)) as connection:
+        assert b'"error"' in connection.getresponse().read()
+    assert not now.exists(), "the fault has acted"
+
+
+@pytest.mark.parametrize("victim", ["p0.1", "d0.0"])
+def test_an_engine_that_hangs_is_named_and_its_process_ends(victim: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with faulty(monkeypatch, victim, "hang", HASTY) as (cluster, now):
         survivor = other(victim)
         before = epoch(cluster, survivor)
-        hang.touch()
-        with stream(cluster, LONG) as response:
-            assert "error" in list(events(response))[-1]
+        suffers(cluster, now)
         assert cluster.status(victim) == 3, "it may still use its pages"
         assert "hangs after the end of its epoch" in cluster.log(victim)
         cluster.start(victim)
@@ -182,6 +228,45 @@ def test_an_engine_that_hangs_is_named_and_its_process_ends(
         assert f"the ring stalled: rank {victim[-1]}, at tick" in told[survivor]
         assert "has awaited ran(" in told[survivor]
         assert loaded(cluster, survivor) == 1
+
+
+FAULTS = {
+    "fail": "the engine of {} failed: RuntimeError('it burnt')",
+    "bug": "a bug on {}: RuntimeError('it burnt')",
+    "thread": "thread verify of {} died: RuntimeError('it burnt')",
+    "diverge": "(tick, ",
+}
+
+
+@pytest.mark.parametrize("victim", ["d0.0", "d0.1"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_whatever_goes_wrong_on_a_rank_ends_the_epoch_with_one_cause_and_no_process(
+    fault: str, victim: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with faulty(monkeypatch, victim, fault, "--checksum-sample=1") as (cluster, now):
+        before = epoch(cluster, victim)
+        suffers(cluster, now)
+        cluster.formed("d0", above=before)
+        answers_right(cluster)
+        told = causes(cluster, whole=fault != "diverge")
+        assert told.keys() == {"d0.0", "d0.1"}
+        assert told["d0.0"] == told["d0.1"]
+        assert FAULTS[fault].format(f"d0 rank {victim[-1]}") in told[victim]
+        assert [cluster.state(name)["last_end"] for name in told] == list(told.values())
+        assert [loaded(cluster, name) for name in told] == [1, 1]
+
+
+def test_an_engine_that_fails_at_once_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as one whose device is gone."""
+    with faulty(monkeypatch, "d0.1", "fail") as (cluster, now):
+        before = epoch(cluster, "d0.0")
+        garble(cluster, "d0")
+        cluster.usable()
+        suffers(cluster, now)
+        assert cluster.status("d0.1") == 3
+        cluster.start("d0.1")
+        cluster.formed("d0", above=before)
+        answers_right(cluster)
 
 
 def garble(cluster: ByHand, *groups: str) -> None:
@@ -204,7 +289,10 @@ def test_a_malformed_message_on_the_ring_ends_the_epoch_and_nobody_has_to_be_res
     answers_right(cluster)
     garble(cluster, group)
     answers_right(cluster)
-    names, cause = [f"{group}.{rank}" for rank in (0, 1)], "a malformed message came over the ring"
+    names, cause = (
+        [f"{group}.{rank}" for rank in (0, 1)],
+        f"rank 1 of {group} was sent a malformed message over the ring",
+    )
     assert causes(cluster) == dict.fromkeys(names, cause)
     assert [cluster.state(name)["last_end"] for name in names] == [cause, cause]
     assert [loaded(cluster, name) for name in names] == [1, 1]

@@ -93,7 +93,7 @@ def test_a_peer_of_another_kind_is_no_peer(node: Start) -> None:
 @pytest.mark.parametrize(
     ("arguments", "environment", "message"),
     [
-        (["rdma"], {}, "RDMA device"),
+        (["rdma"], {}, "ibv_devices lists a device"),
         (["rdma"], {"MC_FORCE_TCP": "1"}, "MC_FORCE_TCP is set"),
         (["tcp"], {"MC_FORCE_HCA": "1"}, "MC_FORCE_HCA is set"),
         (["tcp"], {"MC_LOG_DIR": "/tmp"}, "MC_LOG_DIR is set"),

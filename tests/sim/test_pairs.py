@@ -114,7 +114,7 @@ def test_any_two_groups_serve_a_request():
     case = next(case for case in map(draw_two, range(20)) if len(case.cluster.groups) == 4 and len(case.requests) > 20)
     assert {request.groups for request in case.requests} == set(ROUTES)
     assert all(set(request.told) <= set(request.groups) for request in case.requests)
-    assert [probe.groups for probe in case.probes] == list(ROUTES), "at the end, to see that all serve"
+    assert [probe.groups for probe in case.probes][: len(ROUTES)] == list(ROUTES), "at the end, to see that all serve"
 
 
 def draw_two(seed: int):

@@ -185,6 +185,17 @@ def test_what_lands_after_a_fence_of_our_own_was_read_before_it(monkeypatch: pyt
     assert [pair.landed(page) for page in range(2)] == [1, 1]
 
 
+def test_what_follows_a_write_that_is_given_up_happens_once(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Writes, "_strikes", lambda writes, kind: kind is Fault.UNSETTLED_WRITES)
+    pair = Pair()
+    seen: list[tuple[str, str]] = []
+    pair.world.sequels.append(lambda sender, receiver: seen.append((sender.name, receiver.name)))
+    for _ in range(2):
+        pair.post()
+        pair.world.run()
+    assert seen == [("p0.0", "d0.0")]
+
+
 # restarts
 
 

@@ -134,7 +134,8 @@ class ByHand:
             with urllib.request.urlopen(f"http://{port}{path}", timeout=ANSWER_S) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+            with error:
+                return error.code, json.load(error)
 
     def formed(self, *groups: str, above: int = 0) -> int:
         """Wait until all ranks of these groups serve in an epoch above this one; the highest of them."""
@@ -145,7 +146,7 @@ class ByHand:
             found = [members[name].epoch if name in members else 0 for name in names]
             return found if min(found) > above else []
 
-        return max(eventually(epochs, f"{groups} serve in an epoch above {above}\n{self.stderr()}"))
+        return max(eventually(epochs, f"{groups} serve in an epoch above {above}"))
 
     def usable(self) -> None:
         """Wait until the router has heard every group in the epoch that the registry shows."""

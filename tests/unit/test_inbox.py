@@ -4,6 +4,7 @@ import os
 import select
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,16 @@ def test_its_descriptor_is_given_back():
     made.close()
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(made.fd)
+
+
+def test_whoever_is_late_wakes_nobody_after_the_end(tmp_path: Path):
+    """Nor writes into the file that has its descriptor now."""
+    made: ThreadInbox[int] = ThreadInbox()
+    fd = made.fd
+    made.close()
+    made.close()
+    with open(tmp_path / "other", "wb") as other:
+        assert other.fileno() == fd
+        made.put(1)
+        made.wake()
+    assert (tmp_path / "other").read_bytes() == b""

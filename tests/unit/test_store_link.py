@@ -270,10 +270,8 @@ def test_a_ring_that_stands_still_is_over_and_every_rank_reads_who_it_was(
 ) -> None:
     monkeypatch.setattr(stall, "STALL_S", 0.0)
     _, at_leader, _, at_follower = ring.formed(1.0)
-    now_s = time.monotonic() - 2.0
-    for rank, awaiting in enumerate(("return(7)", "ran(7)")):
-        ring.pulses[rank]._since_s = ring.pulses[rank]._layer_s = now_s
-        ring.pulses[rank]._awaiting = awaiting
+    assert at_leader.over == [], "nobody waits"
+    ring.pulses[1]._awaiting = "ran(7)"
     (cause,) = eventually(lambda: at_leader.lost)
     assert "the ring stalled: rank 1, at tick -1, has awaited ran(7)" in cause
     assert eventually(lambda: at_follower.lost) == [cause]

@@ -25,6 +25,8 @@ from tandem.runtime.timeline import Timeline
 ROOM = Room(RequestId(0xAB), 1)
 ID = "00000000000000ab"
 DEADLINE_S = 10
+PATIENT = 10.0
+"""Of the timers, so that nobody counts as silent on a machine that is busy."""
 
 
 def now_us() -> int:
@@ -82,8 +84,8 @@ def doubles(start, until) -> Iterator[Callable[..., tuple]]:
     """`doubles(http={...})`: a router and its ranks' HTTP ports, some of them somewhere else."""
     with ExitStack() as stack:
 
-        def make(ahead_us: int = 0, http: dict[str, str] | None = None):
-            serving = start()
+        def make(ahead_us: int = 0, http: dict[str, str | None] | None = None):
+            serving = start(timer_scale=1.0 if http else PATIENT)  # who never answers is waited for
             ranks = [RankDouble("p0", RoleName.PREFILL), RankDouble("d0", RoleName.DECODE, ahead_us)]
             for rank in ranks:
                 stack.callback(rank.close)
@@ -91,6 +93,7 @@ def doubles(start, until) -> Iterator[Callable[..., tuple]]:
             members = [
                 msgspec.structs.replace(member, http=addresses[member.group.name])
                 for member in serving.double.members()
+                if addresses[member.group.name] is not None
             ]
             serving.members = lambda: members
             registered = {member.group.name: member.http for member in members}
@@ -202,25 +205,12 @@ def test_a_rank_that_does_not_answer_is_named_and_not_waited_for(doubles, nobody
 
 @pytest.mark.parametrize(
     ("http", "why"),
-    [("127.0.0.1:1", "cannot be asked at '127.0.0.1:1'"), ("", "cannot be asked at ''")],
+    [(None, "not registered"), ("127.0.0.1:1", "cannot be asked at '127.0.0.1:1'"), ("", "cannot be asked at ''")],
 )
 def test_why_a_rank_is_not_heard_is_said(doubles, http, why):
     serving, prefill, decode = doubles(http={"d0": http})
     play(prefill, decode)
     assert why in serving.get(f"/transfers/{ID}", admin=True)[1]["silent"]["d0.0"]
-
-
-def test_a_rank_that_is_not_registered_is_named(doubles, until):
-    serving, prefill, decode = doubles()
-    play(prefill, decode)
-    sizes = {"p0": (1,), "d0": (1, 1)}
-    larger = [
-        msgspec.structs.replace(member, group=msgspec.structs.replace(member.group, partition=sizes[member.group.name]))
-        for member in serving.members()
-    ]
-    serving.members = lambda: larger
-    until(lambda: [worker["size"] for worker in serving.get("/workers", admin=True)[1]["workers"]] == [2, 1])
-    assert serving.get(f"/transfers/{ID}", admin=True)[1]["silent"] == {"d0.1": "it is not registered"}
 
 
 @pytest.mark.parametrize(

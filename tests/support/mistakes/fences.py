@@ -36,6 +36,22 @@ def nobody_is_cut_off(patch: Patch) -> None:
     patch.setattr(Quarantine, "overdue", lambda quarantine, now_ms: [])
 
 
+def a_group_is_cut_off_once(patch: Patch) -> None:
+    """Who has cut a group off once does not do so again, whoever waits for it then."""
+    original = Quarantine.overdue
+
+    def overdue(quarantine: Quarantine, now_ms: int):
+        cut_off = vars(quarantine).setdefault("cut_off", {})
+        late = [peer for peer in original(quarantine, now_ms) if peer not in cut_off]
+        cut_off.update(dict.fromkeys(late))
+        for held in quarantine:
+            if held.peer in cut_off:
+                quarantine._due.drop(held.room)
+        return late
+
+    patch.setattr(Quarantine, "overdue", overdue)
+
+
 def quiet_is_said_after_a_fence_of_our_own(patch: Patch) -> None:
     """Prefill tells decode that a room's pages are safe once it has cut decode off."""
     original = PrefillRole.on_verdict

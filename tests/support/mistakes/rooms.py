@@ -20,8 +20,8 @@ def facts_are_kept_by_request(patch: Patch) -> None:
     apply, combined = Table._apply, Table.combined
 
     def same_room(message):
-        entries = tuple((Room(room.rid, 1), fact) for room, fact in message.entries if fact is not None)
-        return msgspec.structs.replace(message, entries=entries, snapshot=False)
+        entries = tuple((Room(room.rid, 1), fact) for room, fact in message.entries)
+        return msgspec.structs.replace(message, entries=entries)
 
     def apply_to_request(table: Table, message):
         rooms = [room for room, _ in message.entries]
