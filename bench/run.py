@@ -38,6 +38,7 @@ BENCHES: dict[str, Callable[[Settings], list[Row]]] = {
     "overlap": _measure("bench.overlap"),
     "sim": _measure("bench.simulation"),
     "e2e": _measure("bench.e2e"),
+    "storm": _measure("bench.faults.storm"),
 }
 
 

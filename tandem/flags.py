@@ -48,6 +48,7 @@ TransportDevice = Annotated[str, Option(help="RDMA device, such as mlx5_0. (Defa
 TransportFallback = Annotated[
     Literal["none", "tcp"], Option(help="Instead of rdma where there is none; shown as degraded.")
 ]
+MaxRequests = Annotated[int, Option(min=1, help="The router answers so many at once; one more gets 429.")]
 Port = Annotated[int, Option(min=0, max=65535, help="0: any free one.")]
 TimerScale = Annotated[
     float, Option(min=0.01, max=1000, help="Multiplies the times after which somebody counts as failed.")

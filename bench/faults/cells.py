@@ -6,14 +6,14 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from bench.faults.running import LOOK_S, NotSo, Running
-from bench.faults.streams import ANSWER_S, Ask, End, Ended, Stream, all_begun
+from bench.faults.streams import ANSWER_S, Ask, Asked, End, Ended, Stream, all_begun
 from tandem.core.config import RoleName
 from tandem.runtime.drills import STRUCK, Order, Point, Struck
 
@@ -90,9 +90,10 @@ class Drills:
 
     def run(self, cell: Cell) -> Result:
         """Whatever goes wrong is in the result."""
-        drill = _Drill(self._cluster, self._folder, cell, self._start)
+        drill = _Drill(self._cluster, self._folder, cell)
         try:
-            drill.strike(self._load)
+            load = self._load
+            drill.strike(self._draw(load.early, load.early_tokens), self._draw(load.late, load.late_tokens))
             drill.recover()
             self._cluster.at_rest()
             wrong = _wrong(drill.ends() + self._serve())
@@ -101,46 +102,48 @@ class Drills:
             wrong = str(error)
         return Result(cell, drill.struck, drill.open, Counter(map(str, drill.ends())), drill.serving_s, wrong)
 
-    def _start(self, count: int, tokens: int) -> list[Stream]:
-        return [Stream(self._cluster.url, self._ask(self._rng, tokens)) for _ in range(count)]
+    def _draw(self, count: int, tokens: int) -> list[Asked]:
+        return [self._ask(self._rng, tokens) for _ in range(count)]
 
     def _serve(self) -> list[Ended]:
         """One request for each pair of groups."""
-        return [stream.wait(ANSWER_S) for stream in self._start(self._load.late, SHORT)]
+        streams = [Stream(self._cluster.url, asked) for asked in self._draw(self._load.late, SHORT)]
+        return [stream.wait(ANSWER_S) for stream in streams]
 
 
 class _Drill:
     """One cell under way."""
 
-    def __init__(self, cluster: Running, folder: Path, cell: Cell, start: Callable[[int, int], list[Stream]]) -> None:
+    def __init__(self, cluster: Running, folder: Path, cell: Cell) -> None:
         self.struck: Struck | None = None
         self.open = 0
         self.serving_s = 0.0
         self._cluster = cluster
         self._folder = folder
         self._cell = cell
-        self._start = start
         self._streams: list[Stream] = []
         self._epoch = cluster.epochs()[cell.group]
+        size = next(one["size"] for one in cluster.workers() if one["name"] == cell.group)
+        self._other = f"{cell.group}.{(cell.rank + 1) % size}"  # another rank of its ring
 
     def ends(self) -> list[Ended]:
         """Of the streams, when all have ended."""
         return [stream.wait(ANSWER_S) for stream in self._streams]
 
-    def strike(self, load: Load) -> None:
-        """Returns when the rank has been struck. Raises NotSo."""
-        self._streams += self._start(load.early, load.early_tokens)
+    def strike(self, early: Sequence[Asked], late: Sequence[Asked]) -> None:
+        """The early ones run when the order is given. Returns when the rank has been struck. Raises NotSo."""
+        self._streams += [Stream(self._cluster.url, asked) for asked in early]
         all_begun(self._streams)
         self._order(self._cell.victim, Order(self._cell.point, self._cell.signal))
         if self._cell.point is Point.FORMING:
             self._order(self._other, Order(Point.QUEUE, "SIGKILL"))
-        self._streams += self._start(load.late, load.late_tokens)
+        self._streams += [Stream(self._cluster.url, asked) for asked in late]
         until_s, nudge_s = time.monotonic() + STRIKE_S, time.monotonic() + NUDGE_S
         while not (path := self._folder / f"{self._cell.victim}{STRUCK}").exists():
             if time.monotonic() > until_s:
                 raise NotSo(f"{self._cell.victim} has not come to {self._cell.point.value} in {STRIKE_S:g} s")
             if time.monotonic() > nudge_s:
-                self._streams += self._start(1, load.late_tokens)
+                self._streams.append(Stream(self._cluster.url, late[-1]))
                 nudge_s += NUDGE_S
             time.sleep(LOOK_S)
         self.open = sum(stream.ended is None for stream in self._streams)
@@ -159,14 +162,10 @@ class _Drill:
         self._cluster.serves({self._cell.group: self._epoch})
         self.serving_s = time.time() - begun_s
 
-    @property
-    def _other(self) -> str:
-        """Another rank of the same group."""
-        size = next(one["size"] for one in self._cluster.workers() if one["name"] == self._cell.group)
-        return f"{self._cell.group}.{(self._cell.rank + 1) % size}"
-
     def _unnoticed(self) -> str:
-        return f"{self._other} serves" if self._cluster.state(self._other)["ready"] else ""
+        """Its ring may form again before we see that it does not serve: whoever hangs is killed by the supervisor."""
+        state = self._cluster.state(self._other)
+        return f"{self._other} serves" if state["ready"] and state["epoch"] <= self._epoch else ""
 
     def _order(self, rank: str, order: Order) -> None:
         unfinished = self._folder / f"{rank}.unfinished"

@@ -6,13 +6,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 
 from bench.documents import DOCS
 from bench.faults.cells import Cell, Drills, Load, Result, all_cells
 from bench.faults.running import Running
-from bench.faults.streams import fake_request
+from bench.faults.streams import FakeRequests
 from bench.rows import machine
 from kvtransfer.transports.faulty import SWITCH
 from tandem.runtime.drills import FOLDER
@@ -20,6 +19,7 @@ from tandem.runtime.drills import FOLDER
 LAYERS = 8
 RANKS = 3
 GROUPS = 2
+PROMPTS = 32
 QUIESCE_MS = 2000
 """Most of a cell of a prefill rank would be spent on waiting for its word."""
 FAKE = (
@@ -44,7 +44,7 @@ def drilled(*arguments: str) -> Iterator[tuple[Running, Path]]:
 def fake_drills(*arguments: str, load: Load, seed: int) -> Iterator[Drills]:
     """On a cluster of the fake model, with two groups of each role."""
     with drilled(*FAKE, *arguments) as (cluster, folder):
-        yield Drills(cluster, folder, partial(fake_request, LAYERS), load, seed)
+        yield Drills(cluster, folder, FakeRequests(LAYERS, PROMPTS, load.early_tokens), load, seed)
 
 
 def run(cells: Sequence[Cell], backend: str, seed: int) -> list[Result]:

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import select
 import signal
 import time
@@ -18,6 +19,8 @@ State = dict[str, Any]
 ANSWER_S = 10.0
 LOOK_S = 0.05
 REST_S = 90.0
+OUTCOME = re.compile(r"request ([0-9a-f]{16}) on .*, (\w+)$")
+"""The router's last word on a request that it had accepted: its id, and how it ended."""
 
 
 class NotSo(Exception):

@@ -3,26 +3,25 @@
 import argparse
 import os
 import random
-import re
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 
 import msgspec
 
-from bench.faults.clients import Clients
+from bench.faults.clients import TOKENS, Clients
 from bench.faults.matrix import FAKE, LAYERS
 from bench.faults.processes import Held, born, held, processes
-from bench.faults.running import NotSo, Running
-from bench.faults.streams import fake_request
+from bench.faults.running import OUTCOME, NotSo, Running
+from bench.faults.streams import FakeRequests
 from bench.faults.torment import Torment
 
 CLIENTS = 16
 CROWD = 50
+PROMPTS = 256
 ROUND_S = 60.0
 """After each round nobody asks anything, and the cluster has to come to rest."""
 FAULT_S = (1.0, 8.0)
@@ -34,8 +33,6 @@ GROWS_MIB = 32.0
 GROWS_FILES = 32
 """A process that holds more than so much more than after its first round grows without bound."""
 WAIT_S = 0.1
-OUTCOME = re.compile(r"request ([0-9a-f]{16}) on .*, (\w+)$")
-"""The router's last word on a request that it had accepted."""
 STARTED_AGAIN = "; starting it again"
 
 
@@ -60,7 +57,7 @@ class Soak:
     def __init__(self, cluster: Running, seed: int) -> None:
         self.wrong: list[str] = []
         self.lives: dict[tuple[int, str], Life] = {}
-        self.clients = Clients(cluster, partial(fake_request, LAYERS), CLIENTS, seed)
+        self.clients = Clients(cluster, FakeRequests(LAYERS, PROMPTS, TOKENS[-1]), CLIENTS, seed)
         self._cluster = cluster
         self._rng = random.Random(seed)
         self.torment = Torment(cluster, self._rng, SPARED, lambda: self.clients.crowd(self._rng.random(), CROWD))

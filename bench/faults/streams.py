@@ -43,25 +43,46 @@ class Ended(NamedTuple):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """A request whose answer is known."""
+    """A request whose answer is known. No cache knows of another salt's prompts."""
 
     model: str
     prompt: tuple[int, ...]
     max_tokens: int
     text: str
+    salt: str = ""
 
     @property
     def body(self) -> bytes:
         """Of the request."""
-        kept = {"model": self.model, "prompt": self.prompt, "max_tokens": self.max_tokens}
+        kept = {"model": self.model, "prompt": self.prompt, "max_tokens": self.max_tokens, "cache_salt": self.salt}
         return json.dumps({**kept, "temperature": 0, "ignore_eos": True, "stream": True}).encode()
 
 
-def fake_request(layers: int, rng: random.Random, max_tokens: int) -> Asked:
-    """A prompt that no cache knows, of one chunk."""
-    prompt = tuple(rng.randrange(32, 127) for _ in range(rng.choice((5, 16, 40, 200))))
-    tokens = reference_tokens(prompt, max_tokens, layers=layers)
-    return Asked(f"fake:{layers}", prompt, max_tokens, bytes(token for token in tokens if token < FAKE_EOS).decode())
+Ask = Callable[[random.Random, int], Asked]
+"""Draws a request of so many tokens."""
+
+
+class FakeRequests:
+    """An Ask of the fake model. A reference takes a while, so prompts come again, each time with another salt."""
+
+    def __init__(self, layers: int, prompts: int, most_tokens: int) -> None:
+        self._layers = layers
+        self._most_tokens = most_tokens
+        self._prompts = prompts
+        self._known: dict[int, tuple[tuple[int, ...], list[int]]] = {}
+
+    def __call__(self, rng: random.Random, max_tokens: int) -> Asked:
+        """The prompt is of one chunk."""
+        number, salt = rng.randrange(self._prompts), f"{rng.getrandbits(64):x}"
+        if number not in self._known:
+            self._known[number] = self._compute(random.Random(number))
+        prompt, tokens = self._known[number]
+        text = bytes(token for token in tokens[:max_tokens] if token < FAKE_EOS).decode()
+        return Asked(f"fake:{self._layers}", prompt, max_tokens, text, salt)
+
+    def _compute(self, rng: random.Random) -> tuple[tuple[int, ...], list[int]]:
+        prompt = tuple(rng.randrange(32, 127) for _ in range(rng.choice((5, 16, 40, 200))))
+        return prompt, reference_tokens(prompt, self._most_tokens, layers=self._layers)
 
 
 class Stream:
@@ -142,7 +163,3 @@ def all_begun(streams: Sequence[Stream]) -> None:
     """Wait until each has its first text, or has ended."""
     for stream in streams:
         stream.begun.wait(ANSWER_S)
-
-
-Ask = Callable[[random.Random, int], Asked]
-"""Makes a request of so many tokens."""

@@ -73,6 +73,7 @@ def router_options(topology: Topology, start: StartOptions) -> RouterOptions:
         port=topology.port,
         admin_port=topology.admin_port,
         secret_file=start.secret_file,
+        max_concurrent_requests=topology.max_concurrent_requests,
         supervised=start.supervised,
         timer_scale=start.timer_scale,
         drain_s=start.drain_s,

@@ -90,6 +90,7 @@ class Topology(msgspec.Struct, frozen=True):
     port: int = 8000
     admin_port: int = 0
     registry_url: str = ""  # empty: an embedded server
+    max_concurrent_requests: int = MAX_REQUESTS
 
     def ranks(self) -> list[tuple[Group, RankId]]:
         """Every rank of every group, in the order to start them."""

@@ -11,6 +11,7 @@ import msgspec
 
 from tandem.core.config import (
     DRAIN_S,
+    MAX_REQUESTS,
     Group,
     Limits,
     RoleName,
@@ -57,6 +58,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     port: int = 8000
     admin_port: int = 0
     registry_url: str = ""
+    max_concurrent_requests: int = MAX_REQUESTS
     timer_scale: float = 1.0
     drain_s: float = DRAIN_S
     dump_dir: str = ""
@@ -81,6 +83,7 @@ def topology_of(wanted: Wanted) -> Topology:
         port=wanted.port,
         admin_port=wanted.admin_port,
         registry_url=wanted.registry_url,
+        max_concurrent_requests=wanted.max_concurrent_requests,
     )
 
 

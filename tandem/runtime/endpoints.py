@@ -19,6 +19,7 @@ from tandem.runtime.hidden import PulledIn, open_in
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.links import Inbox, Sockets, socket_name, sweep
 from tandem.runtime.resources import Process, Resources
+from tandem.runtime.router_link import UNREAD
 from tandem.runtime.transports import open_edges
 
 Socket = zmq.Socket[bytes]
@@ -58,7 +59,7 @@ def open_endpoints(process: Process, inbox: ThreadInbox[Thrown], undo: contextli
     leader, intake, leader_address, intake_address = None, None, "", ""
     if options.rank == LEADER:
         leader, leader_address = sockets.bind(zmq.ROUTER, where, name("leader"))
-        intake, intake_address = sockets.bind(zmq.ROUTER, where, name("intake"))
+        intake, intake_address = sockets.bind(zmq.ROUTER, where, name("intake"), high_water=UNREAD)
     edges, degraded = open_edges(options, resources.engine.memory, incarnation)
     hello = introduce(options, resources, edges.kind, incarnation)
     peers = PeerLink(

@@ -11,6 +11,9 @@ from tandem.core.messages import SILENT_S, Cancel, Done, Evicted, Load, ToGroup,
 from tandem.core.requests import Reason
 from tandem.runtime.links import RouterInbox, encode, post
 
+UNREAD = 1 << 18
+"""Words that wait for one router, at most: a thousand streams for seconds, some ten MiB. One more costs its request an
+attempt, and a router that is too slow even more time."""
 FAREWELL_MS = 100
 MAX_TAKEN = 256
 """Messages of one round; the next poll returns at once for the rest."""

@@ -45,7 +45,7 @@ def golden_request() -> Ask:
         golden = rng.choice(goldens)
         tokens = golden["tokens"][:max_tokens]
         text = reference_text({**golden, "tokens": tokens}, tokenizer)
-        return Asked(model, tuple(golden["prompt"]), len(tokens), text)
+        return Asked(model, tuple(golden["prompt"]), len(tokens), text, f"{rng.getrandbits(64):x}")
 
     return ask
 

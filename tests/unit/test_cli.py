@@ -157,7 +157,9 @@ def test_what_is_not_on_the_command_line_has_the_default_of_the_options(parsed):
 
 def test_every_process_of_a_topology_gets_its_own_options(reads):
     groups = (Group(RoleName.PREFILL, "p0", (8,)), Group(RoleName.DECODE, "d0", (3, 5)))
-    topology = Topology(cluster="c", model=FAKE, groups=groups, limits=Limits(page_size=4), port=0)
+    topology = Topology(
+        cluster="c", model=FAKE, groups=groups, limits=Limits(page_size=4), port=0, max_concurrent_requests=9
+    )
     start = StartOptions(served_model_name="m", registry_url="redis://h", run_dir="/r", secret_file="/s", threads=2)
     ranks = topology_options(topology, start)
     assert [(each.group.name, each.rank) for each in ranks] == [("p0", 0), ("d0", 0), ("d0", 1)]

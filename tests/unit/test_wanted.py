@@ -23,6 +23,7 @@ ODD = Wanted(
     port=1,
     admin_port=2,
     registry_url="redis://h",
+    max_concurrent_requests=9,
     timer_scale=3.0,
     drain_s=4.0,
     dump_dir="d",
@@ -32,6 +33,7 @@ ODD = Wanted(
 FLAGS = """
     --model fake:8 --prefill-groups 2 --prefill-pp 1 --page-size 8 --num-pages 77 --served-model-name m --dtype float32
     --disaggregation-transfer-backend shm --host ::1 --port 1 --admin-port 2 --registry-url redis://h --timer-scale 3
+    --max-concurrent-requests 9
     --drain-s 4 --dump-dir d --record-dir r --threads 5
 """
 ROUTER = RouterOptions(cluster="c", model="fake:8", served_model_name="m", registry_url="redis://h", port=0)
