@@ -182,7 +182,8 @@ class LeaderStore(Link):
     def _on_join(self, join: Join, sender: bytes | None) -> None:
         known = self._members.get(join.rank)
         if self._formed is not None and (known is None or known.incarnation != join.incarnation):
-            self._over(f"rank {join.rank} came back as another process")
+            outlived = join.known == self._formed.epoch  # it has left before us: we have not heard, or were frozen
+            self._over(join.last_end if outlived else f"rank {join.rank} came back as another process")
             return
         try:
             formed = self._forming.on(join)

@@ -225,6 +225,7 @@ class Join(_Message, frozen=True):
     limits: Limits
     fingerprint: str
     known: Epoch = Epoch(0)  # the latest epoch that this process was a member of
+    last_end: str = ""  # why that one is over
 
 
 class Formed(_Message, frozen=True):

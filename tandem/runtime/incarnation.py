@@ -6,7 +6,6 @@ Nothing in here outlives it. The process goes on, keeps its weights, and makes t
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import NoReturn, TypeVar
 
@@ -17,7 +16,7 @@ from consensus.pulse import Pulse
 from tandem.core.config import RoleName
 from tandem.core.errors import ConfigError
 from tandem.core.events import Combined
-from tandem.core.ids import Epoch, RankId, Room, Tick
+from tandem.core.ids import RankId, Room, Tick
 from tandem.core.members import Member
 from tandem.core.messages import EpochEnded, Fact, Formed
 from tandem.runtime import drills
@@ -26,7 +25,7 @@ from tandem.runtime.endings import END_S, EpochOver, Overdue, Stopped, Unusable
 from tandem.runtime.endpoints import Endpoints, open_endpoints
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.rendezvous import Rendezvous
-from tandem.runtime.resources import Process
+from tandem.runtime.resources import Past, Process
 from tandem.runtime.serving import Place, Serving
 from tandem.runtime.state import NewMembers, Question
 
@@ -34,15 +33,6 @@ LEAVE_S = 2.0
 """For what is under way when the process ends: nobody uses its memory afterwards."""
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Past:
-    """What a process remembers of the epochs that it has outlived."""
-
-    known: Epoch = NOWHERE  # the last one
-    epochs: int = 0
-    last_end: str = ""
 
 
 class Incarnation:
@@ -78,7 +68,7 @@ class Incarnation:
             with contextlib.ExitStack() as first:
                 first.push(self._begin_end)
                 self._show(msgspec.structs.replace(endpoints.member, last_end=self.past.last_end))
-                self._rendezvous = Rendezvous(self._process, endpoints, self.past.known, self, self._pulse, self._undo)
+                self._rendezvous = Rendezvous(self._process, endpoints, self.past, self, self._pulse, self._undo)
                 formed, following, store = self._rendezvous.wait(self._members, lambda: self.formed, self._check)
                 place = Place(self._inbox, self._pulse, self.throw, self._patience_s, self._undo)
                 self._serving = Serving(self._process, endpoints, formed, following, store, place)

@@ -13,13 +13,13 @@ from consensus.pulse import Pulse
 from consensus.store_link import FollowerStore, LeaderStore, PPConsensusStore
 from tandem.core.config import RankOptions, RoleName
 from tandem.core.errors import ConfigError
-from tandem.core.ids import LEADER, Epoch, RankId
+from tandem.core.ids import LEADER, RankId
 from tandem.core.members import Member
 from tandem.core.messages import Formed, Join
 from tandem.ports import HiddenOut
 from tandem.runtime.endpoints import Endpoints, Socket
 from tandem.runtime.hidden import open_out
-from tandem.runtime.resources import Process
+from tandem.runtime.resources import Past, Process
 
 FORMING_S = 10.0
 """How often a ring that does not form says who is missing; it waits for as long as it takes."""
@@ -45,13 +45,13 @@ class NextRank:
 
 
 class Rendezvous:
-    """One incarnation's part in forming its ring. `known`: the last epoch that the process was a member of."""
+    """One incarnation's part in forming its ring."""
 
     def __init__(
         self,
         process: Process,
         endpoints: Endpoints,
-        known: Epoch,
+        past: Past,
         listener: Listener,
         pulse: Pulse,
         undo: contextlib.ExitStack,
@@ -59,7 +59,7 @@ class Rendezvous:
         self._process = process
         self._options = process.options
         self._endpoints = endpoints
-        self._known = known
+        self._past = past
         self._listener = listener
         self._pulse = pulse
         self._undo = undo
@@ -114,7 +114,7 @@ class Rendezvous:
         """Raises ConfigError for a rank that was started otherwise than another one, and has served with none yet."""
         mine = [member for member in members if member.group.name == self._options.group.name]
         for member in mine:
-            if member.group != self._options.group and not self._known:
+            if member.group != self._options.group and not self._past.known:
                 raise ConfigError(
                     f"rank {member.rank} of {member.group.name} was started with partition {member.group.partition}, "
                     f"this one with {self._options.group.partition}: give all ranks the same --pp-partition"
@@ -142,7 +142,13 @@ class Rendezvous:
     def _join(self) -> Join:
         member = self._endpoints.member
         return Join(
-            RankId(member.rank), member.incarnation, member.boot_ms, member.limits, member.fingerprint, self._known
+            RankId(member.rank),
+            member.incarnation,
+            member.boot_ms,
+            member.limits,
+            member.fingerprint,
+            self._past.known,
+            self._past.last_end,
         )
 
     def _start(self, store: PPConsensusStore) -> None:

@@ -4,7 +4,9 @@ from dataclasses import dataclass
 
 import msgspec
 
+from consensus.link import NOWHERE
 from tandem.core.config import Limits, RankOptions, RoleName
+from tandem.core.ids import Epoch
 from tandem.engine.load import build_engine, resolve_dtype
 from tandem.engine.memory import HostPages
 from tandem.engine.model import fingerprint, read_shape
@@ -37,6 +39,15 @@ class Process:
     def name(self) -> str:
         """For people."""
         return f"{self.options.group.name} rank {self.options.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What a process remembers of the epochs that it has outlived."""
+
+    known: Epoch = NOWHERE  # the last one
+    epochs: int = 0
+    last_end: str = ""
 
 
 def load_resources(options: RankOptions) -> Resources:

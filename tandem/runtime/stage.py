@@ -19,11 +19,11 @@ from tandem.core.ids import RequestId
 from tandem.core.members import Member
 from tandem.runtime.endings import EXIT_UNUSABLE, EpochOver, Stopped, Unusable
 from tandem.runtime.health import UNAVAILABLE, Health, Reply, State
-from tandem.runtime.incarnation import Incarnation, Past
+from tandem.runtime.incarnation import Incarnation
 from tandem.runtime.leash import leash
 from tandem.runtime.links import check_where, read_secret
 from tandem.runtime.registry import Registry, RegistryLoop
-from tandem.runtime.resources import Process, load_resources
+from tandem.runtime.resources import Past, Process, load_resources
 from tandem.runtime.state import describe, timelines
 
 log = logging.getLogger("tandem")

@@ -119,15 +119,16 @@ def test_ranks_may_die_while_their_ring_forms_again(cluster: ByHand) -> None:
 
 
 @pytest.mark.parametrize("victim", ["p0.0", "d0.1"])
-def test_a_rank_that_is_back_before_anybody_missed_it_is_another_process(victim: str, cluster: ByHand) -> None:
-    answers_right(cluster)
-    survivor, group = other(victim), victim[:2]
-    before = epoch(cluster, survivor)
-    cluster.kill(victim)
-    cluster.start(victim)
-    cluster.formed(group, above=before)
-    answers_right(cluster)
-    assert cluster.state(survivor)["last_end"] == f"rank {victim[-1]} came back as another process"
+def test_a_rank_that_is_back_before_anybody_missed_it_is_another_process(victim: str) -> None:
+    with pair(MODEL, SHM, "--timer-scale=20") as cluster:
+        answers_right(cluster)
+        survivor, group = other(victim), victim[:2]
+        before = epoch(cluster, survivor)
+        cluster.kill(victim)
+        cluster.start(victim)
+        cluster.formed(group, above=before)
+        answers_right(cluster)
+        assert cluster.state(survivor)["last_end"] == f"rank {victim[-1]} came back as another process"
 
 
 @pytest.mark.parametrize("sockets", ["unix", "tcp"])

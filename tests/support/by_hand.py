@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import redis
 from cluster import State
 from waiting import eventually
 
@@ -119,8 +120,15 @@ class ByHand:
         return "".join(self.log(path.stem) for path in sorted(self.folder.glob("*.log")))
 
     def members(self) -> dict[str, Member]:
-        """What the registry holds, by name."""
-        return {f"{member.group.name}.{member.rank}": member for member in self._registry.members()}
+        """What the registry holds, by name; on a busy machine its server may need a while."""
+
+        def read() -> list[list[Member]]:
+            with contextlib.suppress(redis.RedisError):
+                return [self._registry.members()]
+            return []
+
+        (found,) = eventually(read, "the registry answers")
+        return {f"{member.group.name}.{member.rank}": member for member in found}
 
     def state(self, name: str) -> State:
         """GET /state of one rank."""

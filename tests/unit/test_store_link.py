@@ -6,6 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import zmq
 from waiting import eventually
@@ -187,6 +188,16 @@ def test_a_rank_that_comes_back_is_another_process(ring: Ring) -> None:
     assert heard.lost == ["rank 1 came back as another process"]
     assert at_successor.formed == []
     assert len(at_follower.formed) == 1
+
+
+def test_a_rank_that_has_outlived_the_epoch_says_why_it_is_over(ring: Ring) -> None:
+    """To a rank 0 that was frozen: the last word may come later, or not at all."""
+    _, heard, follower, _ = ring.formed()
+    ring.stop(follower)
+    again = join(1, incarnation=2, known=heard.formed[0].epoch)
+    ring.follower(msgspec.structs.replace(again, last_end="rank 0 was silent"))
+    eventually(lambda: heard.over)
+    assert heard.lost == ["rank 0 was silent"]
 
 
 def test_a_rank_with_another_model_cannot_join_and_is_told_so(ring: Ring) -> None:
