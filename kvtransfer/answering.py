@@ -20,7 +20,7 @@ from kvtransfer.reliable import Session
 from kvtransfer.tail import Tail
 from kvtransfer.trials import Trial, Trials
 from tandem.core.events import Event, PeerLost, PeerOpened, Written
-from tandem.core.ids import RankId
+from tandem.core.ids import Epoch, RankId
 from tandem.core.members import Member
 from tandem.core.messages import (
     FORGOTTEN,
@@ -80,6 +80,10 @@ class AnsweringLink:
         self._owing: dict[Key, Talk] = {}
         self._now_s = 0.0
         self._lost: deque[PeerLost] = deque()
+
+    def begin(self, epoch: Epoch) -> None:
+        """See PeerLink."""
+        self._me = msgspec.structs.replace(self._me, epoch=epoch)
 
     def hello(self, group: str, rank: RankId) -> Hello | None:
         """See PeerLink."""
@@ -198,6 +202,9 @@ class AnsweringLink:
             self.counts["stale"] += 1
             if not self._parted.retired(sender):
                 self._post(sender, Heard(hello.session, FORGOTTEN))
+            return
+        if self._parted.past(hello.group, hello.rank, hello.epoch):
+            self.counts["stale"] += 1
             return
         key = hello.group, hello.rank
         known = self._peers.get(key)

@@ -28,7 +28,7 @@ from kvtransfer.openings import Openings
 from kvtransfer.reliable import Session
 from kvtransfer.tail import Tail
 from tandem.core.events import Event, PeerLost, PeerOpened
-from tandem.core.ids import RankId
+from tandem.core.ids import Epoch, RankId
 from tandem.core.members import Member
 from tandem.core.messages import (
     Cancelled,
@@ -90,6 +90,10 @@ class CallingLink:
         self._now_s = 0.0
         self._impatient = False  # somebody may be greeted before the next tick
         self._lost: deque[PeerLost] = deque()
+
+    def begin(self, epoch: Epoch) -> None:
+        """See PeerLink."""
+        self._me = msgspec.structs.replace(self._me, epoch=epoch)
 
     def hello(self, group: str, rank: RankId) -> Hello | None:
         """See PeerLink."""

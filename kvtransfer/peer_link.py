@@ -31,7 +31,7 @@ from kvtransfer.handshake import Key, Said
 from kvtransfer.tail import Tail
 from tandem.core.config import RoleName
 from tandem.core.events import Event, Fenced, Written
-from tandem.core.ids import RankId
+from tandem.core.ids import Epoch, RankId
 from tandem.core.members import Member
 from tandem.core.messages import Hello
 from tandem.runtime.links import Sockets
@@ -68,6 +68,10 @@ class PeerLink:
             self._side = CallingLink(sockets, hello, edges, slots, self._fences, wake, timer_scale)
         self.address = self._side.address
         self.counts = self._side.counts
+
+    def begin(self, epoch: Epoch) -> None:
+        """The ring has formed: nobody has been called or answered before."""
+        self._side.begin(epoch)
 
     def hello(self, group: str, rank: RankId) -> Hello | None:
         """The open session of a peer, None if there is none. From any thread."""

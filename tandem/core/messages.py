@@ -123,6 +123,7 @@ class Hello(_Message, frozen=True):
     probe: int = 0  # decode: the address for the known answer; prefill: the address that it has written to
     fence: int = 0  # how often what the receiver's group may reach here has been fenced
     session: int = 0  # decode: of this attempt, ascending; prefill: of the one that it answers
+    epoch: Epoch = Epoch(0)  # of my ring: who calls for a rank that has called in a later one is its past
 
     @property
     def instance(self) -> tuple[int, int]:

@@ -67,6 +67,7 @@ class Serving:
         self._heading = Heading(options.group, options.rank, formed.epoch, limits)
         self._rank = rank = build_rank(options.group, options.rank, formed.epoch, limits)
         self._store = store
+        endpoints.peers.begin(formed.epoch)
         self._routers: RouterLink | None = None
         if endpoints.intake is not None:
             self._routers = RouterLink(endpoints.intake, lambda: load_of(rank), options.timer_scale)

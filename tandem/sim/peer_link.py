@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from kvtransfer.parted import Parted
 from tandem.core.config import RoleName
 from tandem.core.effects import TellPeer
 from tandem.core.events import Fenced, PeerLost, PeerOpened
@@ -47,6 +48,7 @@ class PeerLink:
         self._greeted: dict[Key, int] = {}  # the session of the last Hello, until it is open
         self._newest: dict[Key, int] = {}  # session that a caller has named
         self._going_on: Counter[str] = Counter()  # fences
+        self._parted = Parted()
         self._draining: list[str] = []  # groups whose fence waits for the end of writes to them
 
     def known(self, group: str, rank: RankId) -> Known | None:
@@ -88,6 +90,8 @@ class PeerLink:
     def answer(self, caller: "Node", session: int, hello: Hello) -> None:
         """A prefill rank has been greeted, maybe not for the first time, maybe in a session that has ended here."""
         key = caller.key
+        if self._parted.past(*key, caller.rank.place.epoch):
+            return
         newest = self._newest.get(key, 0)
         if session == self.session(key):
             self._let_in(caller, session)

@@ -7,7 +7,7 @@ from kvtransfer.absences import Absences
 from kvtransfer.handshake import ANSWER_BYTES, Key, known_answer
 from kvtransfer.parted import RETIRED, Parted
 from kvtransfer.tail import Tail
-from tandem.core.ids import LayerId, RankId
+from tandem.core.ids import Epoch, LayerId, RankId
 from tandem.core.messages import Hello, Region
 
 REGION = Region(1 << 20, LayerId(0), LayerId(2), 8, 64)
@@ -92,3 +92,12 @@ def test_the_oldest_are_not_remembered_for_ever() -> None:
     for identity in (b"a", b"b", b"a", b"c"):
         parted.end(identity, 1)
     assert [parted.over(identity, 1) for identity in (b"a", b"b", b"c")] == [True, False, True]
+
+
+def test_an_older_epoch_of_a_rank_is_its_past():
+    parted = Parted(limit=2)
+    said = [("d", 0, 4), ("d", 0, 4), ("d", 1, 3), ("d", 0, 6), ("d", 0, 5), ("d", 0, 6)]
+    past = [parted.past(group, RankId(rank), Epoch(epoch)) for group, rank, epoch in said]
+    assert past == [False, False, False, False, True, False]
+    parted.past("e", RankId(0), Epoch(1))
+    assert not parted.past("d", RankId(1), Epoch(2)), "the one that called longest ago is forgotten"

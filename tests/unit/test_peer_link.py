@@ -14,7 +14,7 @@ from kvtransfer.handshake import HELLO_S, MISSING_S, REFRESH_S, identity
 from kvtransfer.reliable import RESEND_S
 from tandem.core.config import RoleName
 from tandem.core.events import PeerLost, PeerOpened
-from tandem.core.ids import LayerId, RankId, RequestId, Room
+from tandem.core.ids import Epoch, LayerId, RankId, RequestId, Room
 from tandem.core.inputs import FirstToken
 from tandem.core.messages import Cancelled, Commit, Grant, Numbered, Quiet
 from tandem.core.requests import Reason
@@ -151,6 +151,18 @@ def test_a_late_hello_of_a_dead_incarnation_changes_nothing(rig: Rig) -> None:
     rig.until(lambda: post(ghost, encode(hello("d"))))
     rig.until(lambda: prefill.counts["stale"] == 1)
     assert open_to(prefill, "d") == hello("d", incarnation=2)
+
+
+def test_the_first_hello_of_who_has_a_successor_changes_nothing(rig: Rig) -> None:
+    """It has slept since before this prefill rank was there, so its incarnation is as unknown as any new one."""
+    prefill, successor = rig.rank(RoleName.PREFILL, hello("p")), rig.rank(RoleName.DECODE, hello("d", incarnation=2))
+    successor.begin(Epoch(5))
+    rig.introduce()
+    rig.until(lambda: open_to(prefill, "d") is not None)
+    ghost = rig.sockets.connect(zmq.DEALER, rig.members[prefill].peers, identity(hello("d")))
+    rig.until(lambda: post(ghost, encode(msgspec.structs.replace(hello("d"), epoch=Epoch(4), session=7))))
+    rig.until(lambda: prefill.counts["stale"] == 1)
+    assert rig.links[prefill] == [PeerOpened(msgspec.structs.replace(hello("d", incarnation=2), epoch=Epoch(5)))]
 
 
 def test_strangers_are_counted_and_not_heard(rig: Rig) -> None:
