@@ -11,6 +11,7 @@ from router.errors import ApiError
 from router.held import read
 from router.membership import Watched
 from router.ranks import Heard
+from router.transfers import overview
 from tandem.core.config import Group, RoleName
 from tandem.runtime.history import HeldPages, HeldRoom
 
@@ -79,3 +80,9 @@ def test_a_peer_that_is_gone_may_be_cut_off_while_pages_are_held_for_it(monkeypa
 
 def test_who_cannot_be_asked_is_believed(monkeypatch: pytest.MonkeyPatch):
     checked(monkeypatch, "d0", "p9", HeldPages([], {"d0": "it did not answer within 1 s"}))
+
+
+def test_who_is_not_registered_is_named():
+    known = asyncio.run(held.held_pages(GROUPS[:1], 1.0))
+    assert known == HeldPages([], {"p0": "its rank 0 is not registered"})
+    assert asyncio.run(overview(GROUPS[:1], 1.0)).silent == {"p0.0": "it is not registered"}
