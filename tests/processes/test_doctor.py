@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -153,25 +154,26 @@ def test_a_missing_peer_is_one_sentence(doctor, secret):
 def in_conversation(place: str, secret: str) -> Iterator["subprocess.Popen[str]"]:
     """A caller that has met the listener and now measures."""
     command = [sys.executable, "-m", "tandem.cli", "doctor", "--connect", place, secret]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as calling:
+    how: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
+    how["preexec_fn"] = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # tests in the background ignore it
+    with subprocess.Popen(command, **how) as calling:
         assert calling.stdout is not None
         assert next(line for line in calling.stdout if line.startswith("ok   peer"))
         yield calling
 
 
 def test_a_caller_that_is_interrupted_tells_the_listener(doctor, secret):
-    for _ in range(5):  # it may have ended before the signal comes
-        place = free_place()
-        listening = doctor("--listen", place, secret)
-        listening.wait_until_it_listens()
-        with in_conversation(place, secret) as calling:
-            calling.send_signal(signal.SIGINT)
-            calling.communicate(timeout=DEADLINE_S)
-        status, findings = listening.result()
-        if status == 1:
-            break
+    place = free_place()
+    listening = doctor("--listen", place, secret)
+    listening.wait_until_it_listens()
+    with in_conversation(place, secret) as calling:
+        listening.process.send_signal(signal.SIGSTOP)  # they cannot come to their end now
+        calling.send_signal(signal.SIGINT)
+        calling.communicate(timeout=DEADLINE_S)
     assert calling.returncode != 0
-    assert failures(findings) == {"peer": "the caller left: it was interrupted"}
+    listening.process.send_signal(signal.SIGCONT)
+    status, findings = listening.result()
+    assert (status, failures(findings)) == (1, {"peer": "the caller left: it was interrupted"})
 
 
 def test_a_listener_that_dies_is_noticed(doctor, secret):
