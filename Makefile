@@ -4,7 +4,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DELETE_ON_ERROR:
-.PHONY: up test check lint format golden bench sim matrix soak clean pure model processes
+.PHONY: up test check lint format golden chart screenshots bench sim matrix soak clean pure model processes ui gpu
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,22 +17,31 @@ MINUTES ?= 5
 
 APT := libcurl4 libgomp1 libibverbs1 libnuma1
 APT_VENV := python3 python3-venv
+TOOLS := prometheus nftables libnftables1 libnftnl11 libxtables12 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libmnl0
 export DEBIAN_FRONTEND := noninteractive
 
 up: $(STAMPS)/tandem
 	exec $(BIN)/tandem up $(ARGS)
 
-test: check pure model processes
+test: check pure model processes ui
 
-# Three weights, the light one first: no sockets of a cluster and no torch; torch in one process; real processes.
+# By weight, the light ones first: no sockets of a cluster and no torch; torch in one process; real processes; and those
+# with a browser in front.
 pure: $(STAMPS)/test
-	$(BIN)/python -m pytest tests/unit tests/sim tests/check -n 2
+	$(BIN)/python -m pytest tests/unit tests/sim tests/check tests/chart -n 2
 
 model: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/model
 
 processes: $(STAMPS)/test
 	$(BIN)/python -m pytest tests/processes
+
+ui: $(STAMPS)/browser
+	$(BIN)/python -m pytest tests/ui
+
+# The kernels of --engine flashinfer; skipped where there is no GPU. Needs the extra: pip install -e .[gpu]
+gpu: $(STAMPS)/test
+	$(BIN)/python -m pytest tests/gpu
 
 check: lint
 	$(BIN)/mypy
@@ -48,6 +57,14 @@ format: $(STAMPS)/test
 
 golden: $(STAMPS)/test
 	$(BIN)/python tests/model/make_goldens.py
+
+# What the chart has from the code: the schema of its values, by the flags of the command line, and its dashboards.
+chart: $(STAMPS)/tandem
+	$(BIN)/python -m k8s.schema
+	$(BIN)/python -m k8s.dashboards
+
+screenshots: $(STAMPS)/browser
+	$(BIN)/python -m pytest tests/ui --rewrite
 
 bench: $(STAMPS)/tandem
 	$(BIN)/tandem bench $(or $(ARGS),--all)
@@ -90,9 +107,15 @@ $(STAMPS)/locked: requirements.lock $(STAMPS)/torch
 
 $(STAMPS)/tandem: pyproject.toml $(STAMPS)/locked
 	$(PIP) install --no-deps --no-build-isolation -e .
+	command -v c++ >/dev/null || tools/apt-install g++ || true  # without a compiler torch computes, which is slower
 	touch $@
 
 $(STAMPS)/test: requirements-test.lock $(STAMPS)/tandem
 	$(PIP) install --no-deps -r requirements-test.lock
 	command -v ip >/dev/null || tools/apt-install iproute2 || true  # tests of network namespaces are skipped without
+	tools/apt-unpack $(VENV)/debian $(TOOLS) || true  # so are those with Prometheus, and those of NetworkPolicies
+	touch $@
+
+$(STAMPS)/browser: $(STAMPS)/test
+	command -v chromium >/dev/null || tools/apt-install chromium fonts-dejavu-core
 	touch $@

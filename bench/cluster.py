@@ -14,8 +14,8 @@ from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 READY = b"READY "
-END_S = 8.0
-"""`tandem up` ends within 5 s of a signal."""
+END_S = 60.0
+"""`tandem up` ends within 5 s of a signal, where nobody else wants the machine."""
 
 
 LEASH = """

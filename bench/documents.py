@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 from bench.diagrams import DIAGRAMS, diagram
+from bench.metrics import metric_tables
 
 DOCS = Path(__file__).parent.parent / "docs"
 
@@ -25,6 +26,7 @@ def _parallelism() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     **{f"{name}-states": partial(diagram, table) for name, table in DIAGRAMS.items()},
     "pp-vs-tp": _parallelism,
+    "metrics": metric_tables,
 }
 """What can be generated, by name."""
 

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from bench.client import Client, Timing
 from bench.cluster import Cluster
-from bench.e2e import tokens
 from bench.rows import Row, row
+from bench.streams import made_up
 from tandem.engine.model import bundled_model_path, read_shape
 from tandem.local.wanted import served_name
 
@@ -43,7 +43,7 @@ def measure(*, quick: bool, seed: int) -> list[Row]:
         stack.enter_context(Console(stderr=True).status("measuring"))
         for turn in range(repeats + 1):
             for name, each in clients.items():
-                timing = each.complete(tokens(rng, vocab, prompt), 2)
+                timing = each.complete(made_up(rng, vocab, prompt), 2)
                 if turn:
                     found[name].append(timing)
     return rows_of(prompt, found)

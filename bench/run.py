@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -37,9 +37,37 @@ BENCHES: dict[str, Callable[[Settings], list[Row]]] = {
     "transfer": _measure("bench.transfer"),
     "overlap": _measure("bench.overlap"),
     "sim": _measure("bench.simulation"),
+    "placement": _measure("bench.placement"),
     "e2e": _measure("bench.e2e"),
+    "engine": _measure("bench.engine"),
+    "goodput": _measure("bench.goodput"),
+    "slots": _measure("bench.slots"),
     "storm": _measure("bench.faults.storm"),
+    "router": _measure("bench.router.cases"),
 }
+
+
+def measured(names: Sequence[str], settings: Settings) -> list[Row]:
+    """All rows. On a terminal a line tells which benchmark runs, and for how long."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    console = Console(stderr=True)
+    rows: list[Row] = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=len(names))
+        for name in names:
+            progress.update(task, description=f"bench {name}")
+            rows += BENCHES[name](settings)
+            progress.advance(task)
+    return rows
 
 
 def run(name: str, settings: Settings, *, every: bool, json_file: Path | None) -> int:
@@ -51,7 +79,7 @@ def run(name: str, settings: Settings, *, every: bool, json_file: Path | None) -
         raise ConfigError(f"the benchmark is {name!r}: give --all, or one of {', '.join(BENCHES)}")
     if json_file is not None:
         check_target("--json", str(json_file))
-    rows = [row for each in (BENCHES if every else [name]) for row in BENCHES[each](settings)]
+    rows = measured(list(BENCHES) if every else [name], settings)
     result = report(rows, settings.seed)
     show(result)
     if json_file is not None:

@@ -13,6 +13,7 @@ from tandem.assembly import build_rank
 from tandem.core.config import Group, Limits
 from tandem.core.effects import (
     BackUp,
+    Compile,
     Drop,
     Effect,
     Fence,
@@ -111,8 +112,8 @@ class Stage:
                 self._clock.after(0, self._event(place.rank, BackedUp(room)))
             case Restore():
                 pass
-            case Post() | Drop() | Fence() | Verify():
-                raise NotImplementedError("a ring alone has nobody to send KV to")
+            case Post() | Drop() | Fence() | Verify() | Compile():
+                raise NotImplementedError("a ring alone has nobody to send KV to, and no grammars")
             case _:
                 assert_never(effect)
 

@@ -34,6 +34,6 @@ class Admission:
         if hit is None:
             return False
         request.pages = hit + pool.allocate(request.room, pages - len(hit))
-        request.scheduled = request.computed = len(hit) * size
+        request.scheduled = request.computed = request.cached = len(hit) * size
         request.order = budget.admit(request.room, left)
         return True

@@ -21,7 +21,7 @@ class Holdings:
         self.budget = Budget()  # who is admitted: holds pages and may ask for more
         self.queue: Queue[Request] = Queue()
         self.filling: dict[Room, Request] = {}  # chunks left to schedule, in the order of admission
-        self.batches: Batches[Request] = Batches(slots, self.pool, self.budget)
+        self.batches: Batches[Request] = Batches(slots, self.pool, self.budget, limits.slot_rows)
 
     def news(self) -> tuple[int, ...]:
         """What may help one who was refused pages."""

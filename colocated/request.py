@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass, field
 
 from tandem.core.ids import NO_SLOT, PageId, Room, Slot
-from tandem.core.plan import Row
+from tandem.core.plan import NO_HISTORY, Row, history
 from tandem.core.prefixes import TOKEN_BYTES, packed
 from tandem.core.queue import Place
 from tandem.core.requests import Work, pages_for
@@ -14,6 +14,7 @@ from tandem.core.tables import follow
 class State(enum.Enum):
     """Where a request is. GONE has no row: the room has left the table."""
 
+    COMPILING = "compiling"  # waits for its grammar
     QUEUED = "queued"  # waits for pages
     FILLING = "filling"  # has pages; chunks of its text are being scheduled, or fly
     RUNNING = "running"  # in a slot: one token after the other
@@ -24,6 +25,7 @@ class State(enum.Enum):
 class Input(enum.Enum):
     """What can happen to it."""
 
+    COMPILED = "compiled"  # rank 0 has compiled its grammar
     ADMITTED = "admitted"
     FILLED = "filled"  # all its text has been computed, and the next token is here
     MADE_ROOM = "made room"  # an older one needs its pages: what it has computed is lost
@@ -33,6 +35,8 @@ class Input(enum.Enum):
 
 
 NEXT: dict[tuple[State, Input], State] = {
+    (State.COMPILING, Input.COMPILED): State.QUEUED,
+    (State.COMPILING, Input.ENDED): State.GONE,
     (State.QUEUED, Input.ADMITTED): State.FILLING,
     (State.QUEUED, Input.ENDED): State.GONE,
     (State.FILLING, Input.FILLED): State.RUNNING,
@@ -59,6 +63,7 @@ class Request:
     pages: tuple[PageId, ...] = ()
     scheduled: int = 0  # tokens of the text that need no plan any more: a plan has taken them, or they were cached
     computed: int = 0  # tokens of the text whose KV every rank has, or will have before it computes anything else
+    cached: int = 0  # tokens of the text that were, at its last admission
     chunks: int = 0  # of the text, in flight
     generated: list[int] = field(default_factory=list)
     order: int = 0  # of its last admission: later ones make room first
@@ -69,11 +74,13 @@ class Request:
     room: Room = field(init=False)
     position: int = field(init=False)  # where the next token to feed goes
     text: bytearray = field(init=False, repr=False)  # as the page pool compares it
+    looks_back: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.room = self.work.room
         self.position = len(self.work.prompt) - 1
         self.text = bytearray(packed(self.work.prompt))
+        self.looks_back = self.work.looks_back
 
     @property
     def tokens(self) -> int:
@@ -111,7 +118,11 @@ class Request:
 
     def row(self) -> Row:
         """Feed the newest token."""
-        return Row(self.room, (self.generated[-1],), self.position, self.pages, True, self.work.sampling)
+        token, sampling = (self.generated[-1],), self.work.sampling
+        if not self.looks_back:
+            return Row(self.room, token, self.position, self.pages, True, sampling)
+        past = history(self.work, self.generated)
+        return Row(self.room, token, self.position, self.pages, True, sampling, *past)
 
     def chunk(self, most: int, page_size: int) -> Row:
         """The next `most` tokens of the text, or what is left; the last chunk samples the token after it."""
@@ -122,7 +133,8 @@ class Request:
         first, last = max(0, start - prompt), max(0, self.scheduled - prompt)
         tokens = (*self.work.prompt[start : self.scheduled], *self.generated[first:last])
         table = self.pages[: pages_for(self.scheduled, page_size)]
-        return Row(self.room, tokens, start, table, not self.remaining, self.work.sampling)
+        past = NO_HISTORY if self.remaining else history(self.work, self.generated)
+        return Row(self.room, tokens, start, table, not self.remaining, self.work.sampling, *past)
 
     def land(self, row: Row) -> None:
         """A row of its own came back. Chunks and next tokens are never in flight together."""

@@ -8,7 +8,7 @@ from tandem.core.controls import Controls
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import NO_SLOT, Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
-from tandem.core.plan import Ask, Emitted, Ended, Forgotten, Note, Question, Row
+from tandem.core.plan import Ask, Emitted, Ended, Forgotten, Note, Question, Row, Uncompiled
 from tandem.core.quarantine import Held
 from tandem.core.queue import Place
 from tandem.core.requests import Reason, Work, ending, too_large
@@ -23,7 +23,7 @@ class ColocatedRole:
     When pages run out, the latest make room: they are computed anew later, prompt and answer so far.
     """
 
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[Kind, ...] = (Kind.COMPILED, Kind.BAD_GRAMMAR)
 
     def __init__(self, limits: Limits, controls: Controls, slots: int) -> None:
         self._limits = limits
@@ -42,14 +42,17 @@ class ColocatedRole:
     # what comes in
 
     def on_submit(self, submit: Submit, now_ms: int) -> list[Note]:
-        """A new request queues for pages."""
+        """A new request queues for pages, or waits for its grammar before."""
         work = submit.work
         if too_large(work, self._limits, work.last_position):
             return self.refuse(work, Reason.TOO_LARGE)
         self._submitted += 1
         request = self._requests[work.room] = Request(work, Place(work.due_ms(now_ms), self._submitted))
-        self._held.queue.add(request)
         self._held.deadlines.add(work.room, now_ms + submit.remaining_ms)
+        if work.grammar:
+            request.state = State.COMPILING
+            return [Uncompiled(work.room, work.grammar)]
+        self._held.queue.add(request)
         return []
 
     def refuse(self, work: Work, reason: Reason) -> list[Note]:
@@ -61,7 +64,8 @@ class ColocatedRole:
         request = self._requests[row.room]
         self._held.land(request, row)
         if request.state is not FINISHING:
-            return self._go_on(request, tokens)
+            failed = row.samples and not tokens
+            return self._end(request, Reason.NOT_A_NUMBER) if failed else self._go_on(request, tokens)
         if request.in_flight:
             return []
         request.move(Input.HARVESTED)
@@ -73,7 +77,7 @@ class ColocatedRole:
         for token in tokens:
             index = len(request.generated)
             request.add(token)
-            notes.append(Emitted(request.room, index, token))
+            notes.append(Emitted(request.room, index, token, 0 if index else request.cached))
             reason = ending(request.work, index + 1, token)
             if reason is not None:
                 return notes + self._end(request, reason)
@@ -113,8 +117,17 @@ class ColocatedRole:
         raise IllegalTransition(f"{ask} came back with {yes} at {now_ms}")
 
     def on_verdict(self, verdict: Verdict) -> list[Note]:
-        """Nothing moves between ranks, so there is nothing to conclude."""
-        raise IllegalTransition(f"{verdict} is about a transfer, and there is none")
+        """Only about grammars: nothing moves between ranks."""
+        request = self._requests[verdict.room]
+        match verdict.kind:
+            case Kind.COMPILED:
+                request.move(Input.COMPILED)
+                self._held.queue.add(request)
+                return []
+            case Kind.BAD_GRAMMAR:
+                return self._end(request, Reason.BAD_GRAMMAR)
+            case _:
+                raise IllegalTransition(f"{verdict} is about a transfer, and there is none")
 
     def polls(self) -> dict[Room, list[Question]]:
         """Nothing has to be asked, for the same reason."""
@@ -172,6 +185,10 @@ class ColocatedRole:
     def held(self) -> list[tuple[Held, int]]:
         """Nobody else touches its pages."""
         return []
+
+    def states(self) -> list[str]:
+        """The state of each request, by name."""
+        return [request.state.value for request in self._requests.values()]
 
     def lengths(self) -> tuple[int, ...]:
         """Requests in all states, those that wait for pages, those that have them."""

@@ -55,5 +55,5 @@ def _agree(one: Join, other: Join) -> None:
     if one.fingerprint != other.fingerprint:
         raise ConfigError(
             f"rank {one.rank} has fingerprint {one.fingerprint}, rank {other.rank} has {other.fingerprint}: "
-            "start all ranks with the same model and dtype"
+            f"start all ranks with the same model, dtype and engine (they have {one.engine} and {other.engine})"
         )

@@ -10,6 +10,7 @@ import zmq
 from consensus.pulse import Pulse
 from consensus.silence import Silence
 from consensus.store import Column
+from tandem.core.ends import End, EndKind
 from tandem.core.ids import Epoch, RankId, Room
 from tandem.core.messages import EpochEnded, Fact, Facts, Formed, Heartbeat, Join
 from tandem.runtime.inbox import ThreadInbox
@@ -73,9 +74,9 @@ class Link:
         """Begin to join and to listen."""
         self._thread.start()
 
-    def end(self, cause: str, *, left: bool = False) -> None:
+    def end(self, end: End) -> None:
         """This rank has found that the epoch is over: all others hear the same words. From any thread."""
-        self._take_word(EpochEnded(self._epoch, self._join.rank, cause, left))
+        self._take_word(EpochEnded(self._epoch, self._join.rank, end))
         self._wakeups.wake()
 
     def stop(self) -> None:
@@ -112,7 +113,7 @@ class Link:
             self._serve()
         except Exception as error:
             log.exception("the store link of rank %d failed", self._join.rank)
-            self._over(f"the store link of rank {self._join.rank} failed: {error!r}")
+            self._over(End(f"the store link of rank {self._join.rank} failed: {error!r}"))
         finally:
             self._wakeups.close()
 
@@ -128,13 +129,13 @@ class Link:
         """How often this end speaks."""
         return JOIN_S if self._formed is None else HEARTBEAT_S
 
-    def _over(self, cause: str) -> None:
+    def _over(self, end: End) -> None:
         """This link has found that the epoch is over."""
-        self._hear(EpochEnded(self._epoch, self._join.rank, cause))
+        self._hear(EpochEnded(self._epoch, self._join.rank, end))
 
     def _lose(self, rank: RankId) -> None:
         """Somebody has not been heard for too long."""
-        self._over(f"rank {rank} was silent for {DEAD_S * self._scale:g} s")
+        self._over(End(f"rank {rank} was silent for {DEAD_S * self._scale:g} s", EndKind.SILENT))
 
     def _hear(self, word: EpochEnded) -> None:
         """Somebody has found it: the first word counts."""

@@ -14,6 +14,7 @@ from consensus.link import LINGER_MS, NOWHERE, Link, Listener, now_ms
 from consensus.pulse import Pulse
 from consensus.stall import patience_ms, stalled
 from consensus.store import Column, Table
+from tandem.core.ends import End, EndKind
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LEADER, RankId
 from tandem.core.messages import Ack, EpochEnded, Facts, Formed, FromLeader, Heartbeat, Join, Leaving, ToLeader
@@ -99,7 +100,7 @@ class FollowerStore(Link):
                     if self._column is not None:
                         self._column.on_ack(message, now_ms())
             case EpochEnded() if self._formed is None and message.epoch == NOWHERE:
-                self._listener.on_refused(message.cause)
+                self._listener.on_refused(message.end.cause)
             case EpochEnded() if self._formed is not None and message.epoch == self._formed.epoch:
                 self._hear(message)
             case Heartbeat() | EpochEnded():
@@ -183,7 +184,8 @@ class LeaderStore(Link):
         known = self._members.get(join.rank)
         if self._formed is not None and (known is None or known.incarnation != join.incarnation):
             outlived = join.known == self._formed.epoch  # it has left before us: we have not heard, or were frozen
-            self._over(join.last_end if outlived else f"rank {join.rank} came back as another process")
+            replaced = End(f"rank {join.rank} came back as another process", EndKind.REPLACED)
+            self._over(join.last_end if outlived else replaced)
             return
         try:
             formed = self._forming.on(join)
@@ -213,7 +215,7 @@ class LeaderStore(Link):
         if why != self._refusal:
             log.error("rank %d cannot join: %s", join.rank, why)
         self._refusal = why
-        post(self._inbox.socket, sender, encode(EpochEnded(NOWHERE, self._join.rank, why)))
+        post(self._inbox.socket, sender, encode(EpochEnded(NOWHERE, self._join.rank, End(why))))
 
     def _on_facts(self, facts: Facts, sender: bytes | None) -> None:
         with self._lock:
@@ -240,7 +242,7 @@ class LeaderStore(Link):
         if len(beats) == self._size:
             cause = stalled(beats, patience_ms(self._pulse.usual_s, self._scale))
             if cause is not None:
-                self._over(cause)
+                self._over(End(cause, EndKind.STALLED))
 
     def _send_word(self) -> None:
         """To everybody, whoever has found it."""

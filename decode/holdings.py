@@ -22,7 +22,7 @@ class Holdings:
         self.host = PagePool(limits.host_pages, limits.page_size, prefix_cache=False)
         self.deadlines = Deadlines()
         self.budget = Budget()  # who is admitted: holds pages and may ask for more
-        self.batches: Batches[Intake] = Batches(slots, self.pool, self.budget)
+        self.batches: Batches[Intake] = Batches(slots, self.pool, self.budget, limits.slot_rows)
         self.queue = Line()  # without pages yet
         self.retracted: Queue[Intake] = Queue()  # with all they have on the host
         self.quarantine = Quarantine(limits.quiesce_ms)  # whose pages prefill may still write into

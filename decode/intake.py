@@ -4,7 +4,7 @@ import enum
 from dataclasses import dataclass, field
 
 from tandem.core.ids import NO_SLOT, PageId, Room, Slot
-from tandem.core.plan import Row
+from tandem.core.plan import Row, history
 from tandem.core.prefixes import TOKEN_BYTES, packed
 from tandem.core.queue import Place
 from tandem.core.requests import Work, pages_for
@@ -14,6 +14,7 @@ from tandem.core.tables import follow
 class State(enum.Enum):
     """Where a request is. GONE has no row: the room has left the table."""
 
+    COMPILING = "compiling"  # waits for its grammar
     QUEUED = "queued"  # waits for pages
     ASKING = "asking"  # has pages; the prealloc vote is open
     DOOMED = "doomed"  # ended while a vote about it was open
@@ -33,6 +34,7 @@ class State(enum.Enum):
 class Input(enum.Enum):
     """What can happen to it."""
 
+    COMPILED = "compiled"  # rank 0 has compiled its grammar
     ALLOCATED = "allocated"
     GRANTED = "granted"  # the vote said yes
     REFUSED = "refused"  # the vote said no
@@ -47,6 +49,8 @@ class Input(enum.Enum):
 
 
 NEXT: dict[tuple[State, Input], State] = {
+    (State.COMPILING, Input.COMPILED): State.QUEUED,
+    (State.COMPILING, Input.ENDED): State.GONE,
     (State.QUEUED, Input.ALLOCATED): State.ASKING,
     (State.QUEUED, Input.ENDED): State.GONE,
     (State.ASKING, Input.GRANTED): State.TRANSFERRING,
@@ -100,6 +104,7 @@ class Intake:
     landed: bool = False  # the transferred verdict has come
     quiet: bool = False  # prefill's quiet has come
     generated: list[int] = field(default_factory=list)  # token 0 first
+    cached: int = 0  # tokens of the prompt that prefill had in its cache
     order: int = 0  # among the admitted: later ones make room first
     slot: Slot = NO_SLOT
     flying: bool = False
@@ -108,11 +113,13 @@ class Intake:
     room: Room = field(init=False)
     position: int = field(init=False)  # where the next token to feed goes: the newest generated one has no KV yet
     prompt: bytes = field(init=False, repr=False)  # as the page pool compares it
+    looks_back: bool = field(init=False)
 
     def __post_init__(self) -> None:
         self.room = self.work.room
         self.position = len(self.work.prompt) - 1
         self.prompt = packed(self.work.prompt)
+        self.looks_back = self.work.looks_back
 
     @property
     def runs(self) -> bool:
@@ -128,7 +135,11 @@ class Intake:
 
     def row(self) -> Row:
         """Feed the newest token."""
-        return Row(self.room, (self.generated[-1],), self.position, self.pages, True, self.work.sampling)
+        token, sampling = (self.generated[-1],), self.work.sampling
+        if not self.looks_back:
+            return Row(self.room, token, self.position, self.pages, True, sampling)
+        past = history(self.work, self.generated)
+        return Row(self.room, token, self.position, self.pages, True, sampling, *past)
 
     def growth_left(self, page_size: int) -> int:
         """Pages it may still ask for until its own maximum."""

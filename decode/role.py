@@ -8,21 +8,30 @@ from tandem.core.config import Limits
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
-from tandem.core.plan import MAX_ASKS, Ask, CutOff, Emitted, Ended, Forgotten, Note, Question, Row, ToldPeer
+from tandem.core.plan import MAX_ASKS, Ask, CutOff, Emitted, Ended, Forgotten, Note, Question, Row, ToldPeer, Uncompiled
 from tandem.core.quarantine import Held
 from tandem.core.queue import Place
 from tandem.core.requests import Reason, Work, ending, too_large
 from tandem.core.role import Decision
 from tandem.core.slots import Flights
 
-ARRIVING = (State.QUEUED, State.ASKING, State.TRANSFERRING)
+ARRIVING = (State.COMPILING, State.QUEUED, State.ASKING, State.TRANSFERRING)
 """States of a request whose prefill group still has work to do for it."""
 
 
 class DecodeRole:
     """FCFS, with priority that ages, into a fixed number of slots. When pages run out, the latest make room."""
 
-    kinds: tuple[Kind, ...] = (Kind.TRANSFERRED, Kind.FAILED, Kind.CORRUPTED, Kind.QUIET, Kind.FENCED, Kind.BACKED_UP)
+    kinds: tuple[Kind, ...] = (
+        Kind.COMPILED,
+        Kind.BAD_GRAMMAR,
+        Kind.TRANSFERRED,
+        Kind.FAILED,
+        Kind.CORRUPTED,
+        Kind.QUIET,
+        Kind.FENCED,
+        Kind.BACKED_UP,
+    )
 
     def __init__(self, limits: Limits, slots: int) -> None:
         self._limits = limits
@@ -38,15 +47,18 @@ class DecodeRole:
         return room in self._requests
 
     def on_submit(self, submit: Submit, now_ms: int) -> list[Note]:
-        """A new request queues for pages."""
+        """A new request queues for pages, or waits for its grammar before."""
         work = submit.work
         if too_large(work, self._limits, work.last_position):
             return self.refuse(work, Reason.TOO_LARGE)
         self._submitted += 1
         request = Intake(work, Place(work.due_ms(now_ms), self._submitted))
         self._requests[work.room] = request
-        self._held.queue.add(request)
         self._held.deadlines.add(work.room, now_ms + submit.remaining_ms)
+        if work.grammar:
+            request.state = State.COMPILING
+            return [Uncompiled(work.room, work.grammar)]
+        self._held.queue.add(request)
         return []
 
     def refuse(self, work: Work, reason: Reason) -> list[Note]:
@@ -71,9 +83,15 @@ class DecodeRole:
                 raise IllegalTransition(f"{ask} came back with {yes}: decode asks no such question")
 
     def on_verdict(self, verdict: Verdict) -> list[Note]:
-        """Transferred lets a request join, failed and corrupted end it, the others free what could be touched."""
+        """Compiled and transferred move a request on, the bad ones end it, the others free what could be touched."""
         request = self._requests[verdict.room]
         match verdict.kind:
+            case Kind.COMPILED:
+                request.move(Input.COMPILED)
+                self._held.queue.add(request)
+                return []
+            case Kind.BAD_GRAMMAR:
+                return self._end(request, Reason.BAD_GRAMMAR, told_by=None)
             case Kind.TRANSFERRED:
                 return self._land(request)
             case Kind.FAILED:
@@ -109,6 +127,7 @@ class DecodeRole:
         if request.state in OVER or request.generated:
             return []
         request.add(first.token)
+        request.cached = first.cached
         return self._join(request)
 
     def _join(self, request: Intake) -> list[Note]:
@@ -117,7 +136,7 @@ class DecodeRole:
             return []
         request.move(Input.JOINED)
         self._held.batches.join(request)
-        return [Emitted(request.room, 0, request.generated[0])]
+        return [Emitted(request.room, 0, request.generated[0], request.cached)]
 
     def on_abort(self, abort: Abort) -> list[Note]:
         """End a room in any state; one that is not here yet will be ignored when it comes."""
@@ -159,6 +178,8 @@ class DecodeRole:
         request.flying = False
         if request.state is not RUNNING and request.move(Input.HARVESTED) is State.GONE:
             return self._held.leave(request)
+        if not tokens:
+            return self._end(request, Reason.NOT_A_NUMBER, told_by=None)
         notes: list[Note] = []
         for token in tokens:
             index = len(request.generated)
@@ -197,6 +218,10 @@ class DecodeRole:
     def held(self) -> list[tuple[Held, int]]:
         """Rooms that have ended and wait for their peer, with how many pages each."""
         return [(one, len(self._requests[one.room].pages)) for one in self._held.quarantine]
+
+    def states(self) -> list[str]:
+        """The state of each request, by name."""
+        return [request.state.value for request in self._requests.values()]
 
     def lengths(self) -> tuple[int, ...]:
         """Requests in all states, those that wait for pages, those that run."""

@@ -30,7 +30,8 @@ def mismatch(mine: Hello, theirs: Hello) -> str | None:
     }
     for what, (ours, other) in pairs.items():
         if ours != other:
-            return f"{what}: {mine.group}/{mine.rank} has {ours}, {theirs.group}/{theirs.rank} has {other}"
+            text = f"{what}: {mine.group}/{mine.rank} has {ours}, {theirs.group}/{theirs.rank} has {other}"
+            return f"{text}; their engines are {mine.engine} and {theirs.engine}"
     return None
 
 

@@ -28,7 +28,7 @@ from kvtransfer.calling import CallingLink
 from kvtransfer.edges import Edges
 from kvtransfer.fences import Fences
 from kvtransfer.handshake import Key, Said
-from kvtransfer.tail import Tail
+from kvtransfer.tail import Tail, TailBytes
 from tandem.core.config import RoleName
 from tandem.core.events import Event, Fenced, Written
 from tandem.core.ids import Epoch, RankId
@@ -49,7 +49,7 @@ class PeerLink:
         hello: Hello,
         sockets: "Sockets[zmq.Socket[bytes]]",
         edges: Edges,
-        tail: memoryview,
+        tail: TailBytes,
         role: RoleName,
         where: str,
         wake: Callable[[], None],

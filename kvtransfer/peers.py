@@ -11,9 +11,11 @@ class Peers:
 
     def __init__(self) -> None:
         self._groups: dict[str, dict[RankId, Hello]] = {}
+        self._routes: dict[tuple[str, LayerId, LayerId], dict[LayerId, RankId]] = {}  # since a peer came or went
 
     def on_event(self, event: PeerOpened | PeerLost) -> None:
         """A handshake is done, or a peer is gone."""
+        self._routes.clear()
         match event:
             case PeerOpened(hello=hello):
                 self._groups.setdefault(hello.group, {})[hello.rank] = hello
@@ -31,4 +33,10 @@ class Peers:
 
     def route(self, group: str, first: LayerId, last: LayerId) -> dict[LayerId, RankId] | None:
         """Which rank of the group owns each layer of [first, last); None while one of them is not open."""
-        return owners(first, last, self._groups.get(group, {}))
+        key = group, first, last
+        if (known := self._routes.get(key)) is not None:
+            return known
+        found = owners(first, last, self._groups.get(group, {}))
+        if found is not None:
+            self._routes[key] = found
+        return found

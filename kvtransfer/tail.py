@@ -1,13 +1,25 @@
 """The bytes behind a rank's page pool: 64 of them for each rank that it meets, where the known answer is written."""
 
+from typing import Protocol
+
 from kvtransfer.handshake import ANSWER_BYTES, Key
 from tandem.core.messages import Region
+
+
+class TailBytes(Protocol):
+    """What lies behind a pool: a memoryview, or what stands for memory that the CPU cannot reach."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, where: slice, /) -> bytes | memoryview: ...
+
+    def __setitem__(self, where: slice, what: bytes, /) -> None: ...
 
 
 class Tail:
     """Whose slot lies where. A rank keeps its slot. `slot` is for one thread, the rest for any."""
 
-    def __init__(self, region: Region, memory: memoryview) -> None:
+    def __init__(self, region: Region, memory: TailBytes) -> None:
         """`memory` are the bytes that follow the region's."""
         self._base = region.base + region.bytes
         self._memory = memory

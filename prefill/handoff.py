@@ -13,7 +13,9 @@ from tandem.core.tables import follow
 class State(enum.Enum):
     """Where a request is. GONE has no row: the room has left the table."""
 
-    BOOTSTRAPPING = "bootstrapping"  # waits for the decode group's grants on every rank
+    COMPILING = "compiling"  # waits for the decode group's grants on every rank, and for its grammar
+    BOOTSTRAPPING = "bootstrapping"  # waits for the grants alone
+    GRANTED = "granted"  # waits for its grammar alone
     WAITING = "waiting"  # waits for pages
     RUNNING = "running"  # chunks are being scheduled, or fly
     SENDING = "sending"  # token 0 is known; the last layers are on their way
@@ -25,6 +27,7 @@ class Input(enum.Enum):
     """What can happen to it."""
 
     BOOTSTRAPPED = "bootstrapped"
+    COMPILED = "compiled"  # rank 0 has compiled its grammar
     ADMITTED = "admitted"
     SAMPLED = "sampled"
     FINISHED = "finished"  # token 0 was its last
@@ -33,6 +36,11 @@ class Input(enum.Enum):
 
 
 NEXT: dict[tuple[State, Input], State] = {
+    (State.COMPILING, Input.COMPILED): State.BOOTSTRAPPING,
+    (State.COMPILING, Input.BOOTSTRAPPED): State.GRANTED,
+    (State.COMPILING, Input.ENDED): State.GONE,
+    (State.GRANTED, Input.COMPILED): State.WAITING,
+    (State.GRANTED, Input.ENDED): State.GONE,
     (State.BOOTSTRAPPING, Input.BOOTSTRAPPED): State.WAITING,
     (State.BOOTSTRAPPING, Input.ENDED): State.GONE,
     (State.WAITING, Input.ADMITTED): State.RUNNING,
@@ -46,6 +54,17 @@ NEXT: dict[tuple[State, Input], State] = {
 }
 
 
+PREPARING = (State.COMPILING, State.BOOTSTRAPPING, State.GRANTED)
+"""States of a request that is not complete yet."""
+
+
+def beginning(work: Work) -> State:
+    """Nothing is granted to who will not be handed over."""
+    if work.grammar:
+        return State.COMPILING if work.peer else State.GRANTED
+    return State.BOOTSTRAPPING if work.peer else State.WAITING
+
+
 @dataclass(slots=True)
 class Handoff:
     """One request on its way through the prefill group."""
@@ -56,6 +75,7 @@ class Handoff:
     pages: tuple[PageId, ...] = ()
     flying: int = 0  # chunks whose return is not in
     scheduled: int = 0  # prompt tokens that need no plan any more: a plan has taken them, or they were cached
+    cached: int = 0  # prompt tokens that were
     quiet: bool = False  # nobody can touch its pages; the verdict may overtake the harvest that brings token 0
     fenced: bool = False  # that is so because the peer has been cut off: what it has there is not for us to say
     tokens: bytes = field(init=False, repr=False)  # the prompt as the page pool compares it

@@ -1,6 +1,6 @@
 """Prefill's half of the replicated scheduler: bootstrap, admission, chunks, hand-off."""
 
-from prefill.handoff import Handoff, Input, State
+from prefill.handoff import PREPARING, Handoff, Input, State, beginning
 from tandem.core.config import Limits
 from tandem.core.controls import Controls
 from tandem.core.deadlines import Deadlines
@@ -9,6 +9,7 @@ from tandem.core.ids import NO_SLOT, Room, Slot, Tick
 from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
 from tandem.core.pages import PagePool
 from tandem.core.plan import (
+    NO_HISTORY,
     Ask,
     CutOff,
     Emitted,
@@ -22,6 +23,8 @@ from tandem.core.plan import (
     Settled,
     Stopped,
     ToldPeer,
+    Uncompiled,
+    history,
 )
 from tandem.core.quarantine import Held, Quarantine
 from tandem.core.queue import Place, Queue
@@ -41,7 +44,14 @@ class PrefillRole:
     A whole prompt's pages are reserved at admission: holding a part while waiting for the rest deadlocks.
     """
 
-    kinds: tuple[Kind, ...] = (Kind.BOOTSTRAPPED, Kind.FAILED, Kind.QUIET, Kind.FENCED)
+    kinds: tuple[Kind, ...] = (
+        Kind.BOOTSTRAPPED,
+        Kind.COMPILED,
+        Kind.BAD_GRAMMAR,
+        Kind.FAILED,
+        Kind.QUIET,
+        Kind.FENCED,
+    )
 
     def __init__(self, limits: Limits, controls: Controls, window: int) -> None:
         self.pool = PagePool(limits.num_pages, limits.page_size, prefix_cache=limits.prefix_cache)
@@ -62,18 +72,18 @@ class PrefillRole:
         return room in self._requests
 
     def on_submit(self, submit: Submit, now_ms: int) -> list[Note]:
-        """A new request waits for its grants; one that nobody will take over waits for pages at once."""
+        """A new request waits for its grants, and for its grammar if it has one; then, or at once, for pages."""
         work = submit.work
         if too_large(work, self._limits, len(work.prompt)):
             return self.refuse(work, Reason.TOO_LARGE)
-        state = State.BOOTSTRAPPING if work.peer else State.WAITING
         self._submitted += 1
         place = Place(work.due_ms(now_ms), self._submitted)
-        request = self._requests[work.room] = Handoff(work, place, state)
+        request = self._requests[work.room] = Handoff(work, place, beginning(work))
         self._deadlines.add(work.room, now_ms + submit.remaining_ms)
-        if not work.peer:
+        if request.state is State.WAITING:
             self._waiting.add(request)
-        return [Opened(work.room, work.peer, len(work.prompt))]
+        uncompiled = [Uncompiled(work.room, work.grammar)] if work.grammar else []
+        return [Opened(work.room, work.peer, len(work.prompt)), *uncompiled]
 
     def refuse(self, work: Work, reason: Reason) -> list[Note]:
         """Nothing was granted or posted, so the peer may take its pages back at once."""
@@ -88,20 +98,27 @@ class PrefillRole:
         return []
 
     def on_verdict(self, verdict: Verdict) -> list[Note]:
-        """Bootstrapped moves a request on, failed ends it, quiet and fenced free its pages."""
+        """Bootstrapped and compiled move a request on, the bad ones end it, quiet and fenced free its pages."""
         request = self._requests[verdict.room]
         match verdict.kind:
             case Kind.BOOTSTRAPPED:
-                if request.state is State.BOOTSTRAPPING:
-                    request.move(Input.BOOTSTRAPPED)
-                    self._waiting.add(request)
-                return []
+                return self._prepare(request, Input.BOOTSTRAPPED) if request.work.peer else []
+            case Kind.COMPILED:
+                return self._prepare(request, Input.COMPILED)
+            case Kind.BAD_GRAMMAR:
+                return self._end(request, Reason.BAD_GRAMMAR, None)
             case Kind.FAILED:
                 return [] if request.state is State.DRAINING else self._end(request, Reason.TRANSFER_FAILED, None)
             case _:
                 request.fenced |= verdict.kind is Kind.FENCED and not request.quiet
                 request.quiet = True
                 return self._settle(request)
+
+    def _prepare(self, request: Handoff, happened: Input) -> list[Note]:
+        """Grants and grammar are both needed: the later of the two lets the request wait for pages."""
+        if request.state in PREPARING and request.move(happened) is State.WAITING:
+            self._waiting.add(request)
+        return []
 
     def on_abort(self, abort: Abort) -> list[Note]:
         """End a room in any state. The peer group is answered even about a room that was never here.
@@ -176,6 +193,8 @@ class PrefillRole:
             self._hold(request)
         if request.state is not State.RUNNING:
             return []
+        if row.samples and not tokens:
+            return self._end(request, Reason.NOT_A_NUMBER, None)
         self._publish(request, row)
         return self._hand_off(request, *tokens) if tokens else []
 
@@ -190,7 +209,7 @@ class PrefillRole:
     def _hand_off(self, request: Handoff, token: int) -> list[Note]:
         """Decode goes on from token 0, unless that was all the request wanted."""
         room = request.room
-        emitted = Emitted(room, 0, token)
+        emitted = Emitted(room, 0, token, request.cached)
         reason = ending(request.work, 1, token)
         if request.work.peer is None:
             request.move(Input.FINISHED)
@@ -198,7 +217,7 @@ class PrefillRole:
             return [emitted, Ended(room, reason or Reason.LENGTH), *self._leave(request)]
         if reason is None:
             request.move(Input.SAMPLED)
-            return [emitted, HandedOff(room, request.work.peer, token), *self._settle(request)]
+            return [emitted, HandedOff(room, request.work.peer, token, request.cached), *self._settle(request)]
         request.move(Input.FINISHED)
         self._deadlines.drop(room)
         told = ToldPeer(room, request.work.peer, Reason.PEER_ENDED)
@@ -242,7 +261,7 @@ class PrefillRole:
         if hit is None:
             return False
         request.pages = hit + self.pool.allocate(request.room, pages - len(hit))
-        request.scheduled = len(hit) * size
+        request.scheduled = request.cached = len(hit) * size
         return True
 
     def _rows(self, slot: Slot) -> list[Row]:
@@ -266,7 +285,8 @@ class PrefillRole:
             self._running.discard(request)
         tokens = request.work.prompt[start : request.scheduled]
         table = request.pages[: pages_for(request.scheduled, self.pool.page_size)]
-        return Row(request.room, tokens, start, table, last, request.work.sampling)
+        past = history(request.work) if last else NO_HISTORY
+        return Row(request.room, tokens, start, table, last, request.work.sampling, *past)
 
     def next_slot(self, after: Slot, flights: Flights, returned: frozenset[Tick]) -> tuple[Slot, bool]:
         """The window, if it has room for another tick."""
@@ -282,6 +302,10 @@ class PrefillRole:
     def held(self) -> list[tuple[Held, int]]:
         """Rooms that have ended and wait for their peer, with how many pages each."""
         return [(one, len(self._requests[one.room].pages)) for one in self._quarantine]
+
+    def states(self) -> list[str]:
+        """The state of each request, by name."""
+        return [request.state.value for request in self._requests.values()]
 
     def lengths(self) -> tuple[int, ...]:
         """Requests in all states, those that wait for pages, those with chunks to schedule."""

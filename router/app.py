@@ -2,35 +2,47 @@
 
 import asyncio
 import contextlib
+import gc
 import logging
+import os
 import signal
 import socket
+import ssl
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import uvicorn
 import uvloop
 import zmq
-import zmq.asyncio
 from fastapi import FastAPI
+from starlette.types import ASGIApp
 
+from router.admin import build_admin_app
+from router.auth import Doors, doors_of, is_loopback
 from router.connection import Connection
+from router.otlp import Exporter
 from router.ports import Members, Model
-from router.routes import build_admin_app, build_app
+from router.routes import build_app
 from router.service import Rules, Service
+from router.tls import tls_of
+from router.tracing import Exports
+from router.upstream import Connect
 from tandem.core.config import RouterOptions
 from tandem.core.errors import ConfigError
 from tandem.core.members import Member
+from tandem.engine.grammar import check
 from tandem.engine.model import read_shape
 from tandem.engine.tokens import load_tokenizer
+from tandem.runtime.directory import directory_of
 from tandem.runtime.leash import leash
 from tandem.runtime.links import Sockets, read_secret
-from tandem.runtime.registry import Registry
 
 POLL_S, POLL_UNREADY_S = 1.0, 0.1
 DATE_S = 1.0
+COLLECT_AFTER = 20_000
+"""New objects that are still there: Python's own 700 are those of a few requests."""
 STOP_S = 2
 """Time for open answers to end after a signal; the whole stop takes less than 3 s."""
 
@@ -43,22 +55,27 @@ class Parts:
 
     model: Model
     members: Members
-    connector: Callable[[zmq.asyncio.Context], Callable[[str], zmq.asyncio.Socket]]
-    """Given the loop's context, makes what opens a DEALER to an address."""
+    connector: Callable[["zmq.Context[zmq.Socket[bytes]]"], Connect]
+    """Given the router's context, makes what opens a DEALER to an address."""
+    doors: Doors = field(default_factory=Doors)
+    traces: Exports | None = None  # nobody wants any
 
 
 def real_parts(options: RouterOptions) -> Parts:
     """The model's tokenizer, the registry, and sockets that prove the cluster's secret. Raises ConfigError."""
     secret = read_secret(options.secret_file)
 
-    def connector(context: zmq.asyncio.Context) -> Callable[[str], zmq.asyncio.Socket]:
+    def connector(context: "zmq.Context[zmq.Socket[bytes]]") -> Connect:
         sockets = Sockets(context, secret)
         return lambda address: sockets.connect(zmq.DEALER, address, last_words=True)
 
-    registry = Registry(options.registry_url, options.cluster, secret)
+    directory = directory_of(options, secret)
     shape = read_shape(options.model)
-    model = Model(options.served_model_name or options.model, shape.vocab, load_tokenizer(options.model, shape))
-    return Parts(model, registry.members, connector)
+    tokenizer = load_tokenizer(options.model, shape)
+    model = Model(options.served_model_name or options.model, shape.vocab, tokenizer, check)
+    endpoint = options.frontend.otlp_traces_endpoint
+    traces = Exporter(endpoint, f"{socket.gethostname()}:{os.getpid()}") if endpoint else None
+    return Parts(model, directory.members, connector, doors_of(options, secret), traces)
 
 
 class Router:
@@ -67,16 +84,12 @@ class Router:
     def __init__(self, options: RouterOptions, parts: Parts, rules: Rules | None = None) -> None:
         self._options = options
         self._parts = parts
-        self.rules = rules or Rules(
-            max_concurrent_requests=options.max_concurrent_requests,
-            request_timeout_s=options.request_timeout_s,
-            timer_scale=options.timer_scale,
-            drain_s=options.drain_s,
-        )
+        self.rules = rules or rules_of(options)
         self._lock = threading.Lock()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._early: list[Callable[[], None]] = []
         self._stopping = threading.Event()
+        self._tls: ssl.SSLContext | None = None
         self._stop: asyncio.Event
         self._hurry: asyncio.Event
         self._exit_code = 0
@@ -90,6 +103,7 @@ class Router:
         for an address that cannot be bound.
         """
         options = self._options
+        self._tls = tls_of(options.frontend)
         with (
             bound(options.host, options.port) as data,
             bound(options.admin_host, options.admin_port, "admin-") as admin,
@@ -127,13 +141,16 @@ class Router:
 
     async def _serve(self, data: socket.socket, admin: socket.socket, on_ready: Callable[[str, str], None]) -> None:
         self._stop, self._hurry = asyncio.Event(), asyncio.Event()
-        context = zmq.asyncio.Context()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         connect = self._parts.connector(context)
-        self.service = Service(self.rules, self._parts.model, connect, self._crashed)
-        urls = (url_of(data), url_of(admin))
+        self.service = Service(
+            self.rules, self._parts.model, connect, self._crashed, self._parts.doors, self._parts.traces
+        )
+        admin_tls = None if is_loopback(self._options.admin_host) else self._tls
+        urls = (url_of(data, self._tls), url_of(admin, admin_tls))
         servers = [
-            _Server(build_app(self.service, self._running), data, lifespan="on"),
-            _Server(build_admin_app(self.service), admin, lifespan="off"),
+            _Server(build_app(self.service, self._running), data, self._tls, lifespan="on"),
+            _Server(build_admin_app(self.service), admin, admin_tls, lifespan="off"),
         ]
         with self._signals():
             serving = [asyncio.create_task(server.serve(sockets=[server.socket])) for server in servers]
@@ -184,8 +201,10 @@ class Router:
                 if not failing:
                     log.warning("the registry cannot be read, going on with the last known members: %s", error)
                 failing = True
+                self.service.metrics.registry.failed()
             else:
                 failing = False
+                self.service.metrics.registry.read()
                 with contextlib.suppress(RuntimeError):  # the loop has just ended
                     loop.call_soon_threadsafe(self._on_members, members)
             self._stopping.wait(self._poll_s)
@@ -229,7 +248,7 @@ class Router:
 class _Server(uvicorn.Server):
     """One port. The signals are the router's, not the server's."""
 
-    def __init__(self, app: FastAPI, bound_to: socket.socket, lifespan: Any) -> None:
+    def __init__(self, app: ASGIApp, bound_to: socket.socket, tls: ssl.SSLContext | None, lifespan: Any) -> None:
         config = uvicorn.Config(
             app,
             http=Connection,
@@ -238,7 +257,9 @@ class _Server(uvicorn.Server):
             log_config=None,
             access_log=False,
             server_header=False,
+            proxy_headers=False,
             timeout_graceful_shutdown=STOP_S,
+            ssl_context_factory=(lambda config, default: tls) if tls is not None else None,
         )
         super().__init__(config)
         self.socket = bound_to
@@ -260,12 +281,45 @@ class _Server(uvicorn.Server):
         yield
 
 
+def rules_of(options: RouterOptions) -> Rules:
+    """What the operator's choices come to."""
+    front = options.frontend
+    return Rules(
+        max_concurrent_requests=front.max_concurrent_requests,
+        queue_size=front.queue_size,
+        queue_timeout_s=front.queue_timeout_secs,
+        policy=front.policy,
+        retries_max=front.retry_max_retries,
+        breaker_failures=front.cb_failure_threshold,
+        breaker_s=front.cb_timeout_duration_secs,
+        request_timeout_s=front.request_timeout_secs,
+        max_payload_bytes=front.max_payload_size,
+        timer_scale=options.timer_scale,
+        drain_s=options.drain_s,
+    )
+
+
 def serve(options: RouterOptions, on_ready: Callable[[str, str], None]) -> int:
     """Run a router of its own until a signal; returns the exit code. Raises ConfigError."""
     router = Router(options, real_parts(options))
     if options.supervised:
         leash(router.hear, router.end)
-    return router.serve(on_ready)
+
+    def ready(url: str, admin_url: str) -> None:
+        settle()
+        on_ready(url, admin_url)
+
+    return router.serve(ready)
+
+
+def settle() -> None:
+    """All that was loaded stays: the collector need not look at it again and again, nor at each request's few objects.
+
+    Hardly anything here is a cycle, so what waits for a collection is little.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_AFTER)
 
 
 @contextlib.contextmanager
@@ -281,7 +335,8 @@ def bound(host: str, port: int, flag: str = "") -> Iterator[socket.socket]:
         yield listener
 
 
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, tls: ssl.SSLContext | None) -> str:
     """Where clients find it."""
+    scheme = "http" if tls is None else "https"
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"

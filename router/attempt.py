@@ -1,11 +1,10 @@
 """One try to compute a request's answer. When the groups had to give it up, the next one goes on where it stood."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import msgspec
 
 from router.placement import Route
-from tandem.core.config import RoleName
 from tandem.core.inputs import Submit
 from tandem.core.requests import Work
 
@@ -19,15 +18,18 @@ class Attempt:
         self.route = route
         self.first = first
         """The position in the whole answer of this attempt's token 0."""
-        self.heads = route.needed(work)
+        crew = route.crew(work)
+        self.heads = crew.heads
         """Rank 0 of whoever works on it."""
-        self.groups = {head.group.role: head.group.name for head in self.heads}
+        self.groups = crew.groups
+        self.roles = crew.roles
 
-    def submits(self, age_ms: int, remaining_ms: int) -> Iterator[tuple[RoleName, Submit]]:
+    def submits(self, age_ms: int, remaining_ms: int, *, whole: bool = False) -> Iterator[tuple[str, Submit]]:
         """What each group is told. Decode first: it is to know the room before prefill has something to hand over.
 
-        `age_ms` is the request's, over all attempts.
+        `age_ms` is the request's, over all attempts; `whole` as in Submit.
         """
-        for role in reversed(self.groups):
-            peer = next((name for other, name in self.groups.items() if other is not role), None)
-            yield role, Submit(msgspec.structs.replace(self.work, peer=peer, age_ms=age_ms), remaining_ms)
+        names = list(self.roles)
+        peers: Sequence[str | None] = names if len(names) > 1 else [None]
+        for name, peer in zip(reversed(names), peers, strict=True):
+            yield name, Submit(msgspec.structs.replace(self.work, peer=peer, age_ms=age_ms), remaining_ms, whole)

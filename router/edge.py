@@ -3,67 +3,125 @@
 import asyncio
 import contextlib
 import logging
+import re
 import secrets
+import time
+from collections.abc import Callable, Mapping
 
+import msgspec
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from router.asked import CHOICES_MAX
 from router.errors import ApiError, internal
+from router.line import line_of
 
 DISCARD_S = 2.0
 DISCARD_BYTES = 16 * 1024 * 1024
 """What a client still sends after it was refused is taken in up to here: a connection that is closed over unread
 bytes is reset, and the client never sees why."""
 
+UNREAD_CODES = ("body_timeout", "request_too_large", "unsupported_media_type")
+"""Of who is refused before its body was read."""
+LABEL = re.compile(rb"[\x21-\x7e]{1,128}")
+"""What a client may call its request; anything else is not repeated."""
+
+OK, GONE = 200, 499
+Ended = Callable[[int, float], None]
+
 CODES = {404: "not_found", 405: "method_not_allowed"}
 
 log = logging.getLogger("tandem.router")
 
 
+def nobody(status: int, seconds: float) -> None:
+    """For who need not hear."""
+
+
 class Edge:
     """Gives every request its id and turns whatever was not foreseen into a 500 with a fixed text."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, ended: Ended = nobody) -> None:
+        """`ended` hears of each request, with its status and seconds; 499: there was no answer to who had left."""
         self._app = app
+        self._ended = ended
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
-        rid = secrets.randbits(63)
+        began, status = time.monotonic(), GONE
+
+        async def send_seen(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            return await self._call(scope, receive, send_seen)
+        finally:
+            if status == GONE and line_of(scope).started:
+                status = OK  # such an answer goes past ASGI's messages
+            self._ended(status, time.monotonic() - began)
+
+    async def _call(self, scope: Scope, receive: Receive, send: Send) -> None:
+        rid = secrets.randbits(63) // CHOICES_MAX * CHOICES_MAX  # those that follow are its choices'
         scope["state"]["rid"] = rid
-        started = False
+        own = scope["state"]["own"] = [(b"x-request-id", b"%016x" % rid)]
+        if (label := label_of(scope)) is not None:
+            scope["state"]["label"] = label.decode()
+            own.append((b"x-client-request-id", label))
 
         async def send_with_id(message: Message) -> None:
-            nonlocal started
             if message["type"] == "http.response.start":
-                started = True
-                message = {**message, "headers": [*message["headers"], (b"x-request-id", b"%016x" % rid)]}
+                message = {**message, "headers": [*message["headers"], *own]}
             await send(message)
 
         try:
             return await self._app(scope, receive, send_with_id)
         except Exception:
             log.exception("request %016x failed inside the router", rid)
-            if started:
+            if (line := line_of(scope)).started:
                 # The client must not take a cut answer for a whole one.
-                abort(scope)
+                line.abort()
                 return None
         return await answer(internal())(scope, receive, send_with_id)
 
 
-def abort(scope: Scope) -> None:
-    """Cut the client's connection now, whatever is still on its way."""
-    scope["extensions"]["tandem.abort"]["abort"]()
+class Errors:
+    """Answers with the error that an app raises before its first byte. `refused` hears of it."""
+
+    def __init__(self, app: ASGIApp, refused: Callable[[ApiError], None]) -> None:
+        self._app = app
+        self._refused = refused
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except ApiError as error:
+            self._refused(error)
+            await answer(error)(scope, receive, send)
+
+
+def label_of(scope: Scope) -> bytes | None:
+    """What the client calls its request, in its own x-request-id: a label for the logs, and no key to anything."""
+    sent = next((value for name, value in scope["headers"] if name == b"x-request-id"), None)
+    return sent if sent is not None and LABEL.fullmatch(sent) else None
 
 
 def answer(error: ApiError, **headers: str) -> Response:
     """The error as a response. Where the body was not read to its end, the connection is of no more use."""
     kind: type[Response] = Response
-    if error.status in (408, 413, 415):
+    if error.code in UNREAD_CODES:
         headers["connection"] = "close"
         kind = Parting
     return kind(error.body(), error.status, {**error.headers(), **headers}, "application/json")
+
+
+def encoded(told: object, headers: Mapping[str, str] | None = None) -> Response:
+    """Anything of msgspec's as a response."""
+    return Response(msgspec.json.encode(told), OK, headers, "application/json")
 
 
 class Parting(Response):
@@ -88,9 +146,9 @@ async def _discard(receive: Receive) -> None:
             return
 
 
-def install(app: FastAPI) -> FastAPI:
+def install(app: FastAPI, ended: Ended = nobody) -> FastAPI:
     """Put the edge around an app."""
-    app.add_middleware(Edge)
+    app.add_middleware(Edge, ended=ended)
     app.add_exception_handler(ApiError, _on_api_error)
     app.add_exception_handler(HTTPException, _on_http_exception)
     return app
@@ -105,4 +163,7 @@ async def _on_http_exception(request: Request, error: Exception) -> Response:
     """What the framework itself refuses: unknown paths and methods."""
     assert isinstance(error, HTTPException)
     text = f"{request.method} {request.url.path} does not exist here"
-    return answer(ApiError(error.status_code, CODES.get(error.status_code, "refused"), text), **(error.headers or {}))
+    headers = {name.lower(): value for name, value in (error.headers or {}).items()}
+    if allowed := headers.get("allow"):
+        text = f"{request.url.path} takes {allowed}, not {request.method}"
+    return answer(ApiError(error.status_code, CODES.get(error.status_code, "refused"), text), **headers)

@@ -83,7 +83,7 @@ def quarantined(groups: Sequence[str]) -> ApiError:
 
 def still_quarantined(seconds: float) -> ApiError:
     """The same prompt as that of such a request."""
-    wait_s = int(-(-seconds // 1))
+    wait_s = whole_s(seconds)
     told = "two groups were lost while they worked on a request with this prompt, so it is refused"
     text = f"{told}; show this to the operator, or try again in {wait_s} s"
     return ApiError(500, "request_quarantined", text, retry_after_s=wait_s, again=False)
@@ -114,9 +114,17 @@ def slow_reader() -> ApiError:
     return ApiError(499, "slow_reader", "the client did not read its stream")
 
 
+def answer_too_large() -> ApiError:
+    """One body cannot hold it."""
+    text = "the answer with its log-probabilities is too large for one body: stream it, or ask for fewer of them"
+    return ApiError(400, "answer_too_large", text, "logprobs")
+
+
 def unknown_group(name: str) -> ApiError:
     """An operator named a group that the router does not know."""
-    return ApiError(404, "unknown_group", f"there is no group {name[:64]!r}; see /workers", "group")
+    return ApiError(
+        404, "unknown_group", f"there is no group {name[:64]!r}; /workers and `tandem status` have the names", "group"
+    )
 
 
 def no_peer(group: str, peer: str) -> ApiError:
@@ -143,6 +151,17 @@ def unknown_request(text: str, silent: Mapping[str, str]) -> ApiError:
     if silent:
         told += f"; not heard: {', '.join(f'{name} ({why})' for name, why in silent.items())}"
     return ApiError(404, "unknown_request", told, "request_id")
+
+
+def not_open(text: str) -> ApiError:
+    """An operator named a request that is not being answered here."""
+    told = f"this router answers no request {text[:64]!r} now: give its x-request-id exactly, or the id of its answer"
+    return ApiError(404, "unknown_request", told, "request_id")
+
+
+def aborted() -> ApiError:
+    """An operator has ended it."""
+    return ApiError(503, "request_aborted", "an operator has ended this request", again=False)
 
 
 def outgrown(tokens: int) -> ApiError:
@@ -187,9 +206,55 @@ def ended_with(reason: Reason, role: RoleName, name: str) -> ApiError:
             return group_lost(role, name, "it was told to end")
         case Reason.PEER_ENDED:
             return group_lost(role, name, "its peer group ended the request and gave no reason")
-        case Reason.CLIENT_GONE:
+        case Reason.CLIENT_GONE | Reason.ABORTED:
             return ApiError(500, "request_aborted", f"{who} aborted the request")
+        case Reason.BAD_GRAMMAR:
+            return ApiError(
+                400, "invalid_grammar", f"{who} cannot compile the schema within its limits", "response_format"
+            )
+        case Reason.NOT_A_NUMBER:
+            text = f"{who} computed no numbers for the request's next token"
+            return ApiError(500, "not_a_number", text, again=False)
         case Reason.STOP | Reason.LENGTH | Reason.STOP_STRING:
             return violation(role, name, f"ended the request as {reason.value!r} before its last token")
         case _:
             assert_never(reason)
+
+
+def tenant_limit(what: str, wait_s: float) -> ApiError:
+    """A tenant asks for more than it may have."""
+    return ApiError(429, "tenant_limit", f"your key allows {what}", retry_after_s=whole_s(wait_s))
+
+
+def queue_full(waiting: int, wait_s: float) -> ApiError:
+    """So many wait already that one more is better served elsewhere, or later."""
+    busy = "this router and its groups have as many requests as they can serve at once"
+    text = f"{busy}, {waiting} more wait, and one more would wait too long" if waiting else f"{busy}, and none may wait"
+    return ApiError(429, "queue_full", text, retry_after_s=whole_s(wait_s))
+
+
+def queue_timeout(waited_s: float, wait_s: float) -> ApiError:
+    """No group had room for it in time; none has begun it."""
+    text = f"no group had room for the request within {waited_s:.3g} s"
+    return ApiError(408, "queue_timeout", text, retry_after_s=whole_s(wait_s))
+
+
+def whole_s(seconds: float) -> int:
+    """As Retry-After has it: rounded up, and at least one."""
+    return max(1, int(-(-seconds // 1)))
+
+
+def no_key() -> ApiError:
+    """A key is needed."""
+    text = "an API key is needed: send it as the header authorization: Bearer KEY"
+    return ApiError(401, "missing_api_key", text, again=False)
+
+
+def bad_key() -> ApiError:
+    """The key is nobody's."""
+    return ApiError(401, "invalid_api_key", "this API key is not known here", again=False)
+
+
+def no_admin() -> ApiError:
+    """The key is somebody's who may use the model only."""
+    return ApiError(403, "not_an_admin_key", "this API key may not be used on the admin port", again=False)

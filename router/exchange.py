@@ -1,43 +1,68 @@
-"""One open request, between the book that fills it and the HTTP handler that empties it."""
+"""One open choice of an answer, between the book that fills it and the HTTP handler that empties it."""
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
+from typing import Protocol
 
 from router.attempt import Attempt
 from router.quarantine import Losses
+from router.reader import Reader
 from router.stream import Failed, Finished, Stream
-from tandem.core.requests import Reason
+from tandem.core.figures import Histogram
+from tandem.core.requests import NO_LOGPROBS, Reason
 
 UNREAD_PIECES = 64
 """Unread pieces kept apart; later ones are joined, since each costs memory of its own."""
 
+LOGPROB_CHARS = 80
+"""What the log-probability of one token costs, in characters of text that nobody has read."""
+
+
+class Timer(Protocol):
+    """Calls somebody at its time."""
+
+    def cancel(self) -> None: ...
+
 
 class Exchange:
-    """One open request: the book delivers text and then finishes it, its HTTP handler takes both or abandons it."""
+    """The book delivers text and then finishes it, its HTTP handler takes both or abandons it."""
 
     def __init__(
         self,
         stream: Stream,
-        opened: float,
+        time: Callable[[], float],
         deadline: float,
-        unread_chars_max: int | None,
+        reader: Reader,
+        index: int,
         on_abandoned: Callable[["Exchange"], None],
+        gaps: Histogram,
     ) -> None:
+        """`gaps` gets the seconds between its tokens."""
         self.stream = stream
-        self.opened = opened  # by the loop's clock, as is the deadline
+        self.opened = time()  # by the loop's clock, as are the next two and the deadline
+        self.first_at: float | None = None  # when prefill's token came
+        self.handed_over_at: float | None = None  # when decode told it again
         self.deadline = deadline
         self.evictions = 0  # how often a group had to give its pages up
-        self.retries = Counter[Reason]()  # of a hand-over
+        self.retries: Counter[Reason] = Counter()  # of a hand-over
         self.losses = Losses()
         self.avoided: list[str] = []  # groups that did not take it, though another one may
-        self.timers: list[asyncio.TimerHandle] = []
+        self.doubted: Counter[str] = Counter()
+        """How often each group had a part in a hand-over that failed: whose fault it was, nobody knows."""
+        self.timers: list[Timer] = []
         """Cancelled when it is finished."""
+        self.reader = reader
+        self._index = index
         self._pieces: list[str] = []
-        self._unread_chars = 0
-        self._unread_chars_max = unread_chars_max
-        self._news = asyncio.Event()
+        self._time = time
         self._on_abandoned = on_abandoned
+        self._gaps = gaps
+        self._told = 0  # tokens, when the last ones came
+        self._told_at = 0.0
+        told = stream.work.sampling.logprobs - NO_LOGPROBS  # a drawn token, and the likeliest ones
+        self._logprob_chars = LOGPROB_CHARS * told
+        self.whole = not (reader.streaming or told or stream.has_stops)
+        """Nobody looks at its tokens before its end."""
 
     @property
     def attempt(self) -> Attempt:
@@ -56,25 +81,8 @@ class Exchange:
 
     def take(self) -> list[str]:
         """The text that came since the last call, a piece for each token where the client keeps up."""
-        pieces, self._pieces, self._unread_chars = self._pieces, [], 0
-        self._news.clear()
+        pieces, self._pieces = self._pieces, []
         return pieces
-
-    async def ended(self) -> None:
-        """Wait for the end, however it comes: the deadline is one."""
-        while self.end is None:
-            await self._news.wait()
-            self._news.clear()
-
-    async def news(self, timeout_s: float) -> None:
-        """Wait for text or the end, at most `timeout_s`."""
-        if self._pieces or self.end is not None:
-            return
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._news.wait()
-        except TimeoutError:
-            return
 
     def abandon(self) -> None:
         """Nobody will read the rest. Does nothing after the end."""
@@ -82,18 +90,34 @@ class Exchange:
 
     def deliver(self, text: str) -> bool:
         """False when the client has not read more than it may leave unread."""
+        self._measure()
+        if self.handed_over_at is None:
+            self._mark()
         if not text:
             return True
-        if len(self._pieces) < UNREAD_PIECES or self._unread_chars_max is None:
+        if len(self._pieces) < UNREAD_PIECES or not self.reader.streaming:
             self._pieces.append(text)
         else:
             self._pieces[-1] += text
-        self._unread_chars += len(text)
-        self._news.set()
-        return self._unread_chars_max is None or self._unread_chars <= self._unread_chars_max
+        return self.reader.tell(self._index, len(text) + self._logprob_chars)
 
     def finish(self) -> None:
         """The end is set: no timer is needed any more, and whoever waits wakes."""
         for timer in self.timers:
             timer.cancel()
-        self._news.set()
+        self.reader.tell(self._index, 0)
+
+    def _measure(self) -> None:
+        """Tokens that come together have come one after the other."""
+        told, count = self._told, self.stream.count
+        if count > told:
+            now = self._time()
+            if told:
+                self._gaps.observe((now - self._told_at) / (count - told), count - told)
+            self._told, self._told_at = count, now
+
+    def _mark(self) -> None:
+        if self.first_at is None and self.stream.count:
+            self.first_at = self._time()
+        if self.stream.handed_over:
+            self.handed_over_at = self._time()

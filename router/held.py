@@ -2,11 +2,9 @@
 
 from collections.abc import Sequence
 
-import msgspec
-
 from router.errors import no_peer
 from router.membership import Watched
-from router.ranks import Heard, ask_all
+from router.ranks import Heard, RankState, ask_all, read
 from tandem.core.config import RoleName
 from tandem.core.ids import LEADER
 from tandem.runtime.history import HeldPages, HeldRoom
@@ -14,16 +12,7 @@ from tandem.runtime.history import HeldPages, HeldRoom
 ANSWER_S = 1.0
 """A group's rank 0 must answer within this time; multiplied by the timer scale."""
 
-
 PEERS = {RoleName.PREFILL: RoleName.DECODE, RoleName.DECODE: RoleName.PREFILL}
-
-
-class State(msgspec.Struct):
-    """The part of a rank's /state that is about them."""
-
-    ready: bool
-    held: list[HeldRoom] = []
-    waiting_for: str = ""
 
 
 async def held_pages(groups: Sequence[Watched], scale: float) -> HeldPages:
@@ -34,7 +23,7 @@ async def held_pages(groups: Sequence[Watched], scale: float) -> HeldPages:
     rooms: list[HeldRoom] = []
     for name, answer in heard.items():
         try:
-            rooms += read(answer)
+            rooms += held_of(answer)
         except ValueError as error:
             silent[name] = str(error)
     rooms.sort(key=lambda room: room.age_ms, reverse=True)
@@ -56,14 +45,9 @@ async def check_peer(groups: Sequence[Watched], group: str, peer: str, scale: fl
         raise no_peer(group, peer)
 
 
-def read(heard: Heard) -> list[HeldRoom]:
+def held_of(heard: Heard) -> list[HeldRoom]:
     """Raises ValueError that says why the answer tells of no pages."""
-    if heard.status != 200:
-        raise ValueError(f"it answers with status {heard.status}")
-    try:
-        state = msgspec.json.decode(heard.body, type=State)
-    except msgspec.DecodeError as error:
-        raise ValueError(f"it answers with what cannot be read: {error}") from None
+    state = read(heard, RankState)
     if not state.ready:
         raise ValueError(f"it is not ready: waiting for {state.waiting_for}")
     return state.held

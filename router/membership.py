@@ -10,6 +10,8 @@ from tandem.core.inputs import Order
 from tandem.core.members import Member
 from tandem.core.messages import SILENT_S, WATCH_S, Load
 
+REMEMBERED_S = 600.0
+"""For so long a group that has gone is still listed."""
 NAP_S = 2 * WATCH_S
 """A router that did not look at its clock for this long was asleep itself and accuses nobody of silence."""
 
@@ -63,10 +65,11 @@ class Watched:
     ranks: dict[RankId, Member] = field(default_factory=dict)  # as the registry shows them, or last showed them
     speaker: Member | None = None  # the rank 0 that we are connected to
     heard: float | None = None  # when that one last sent a Load
-    silent: bool = False
+    silent: str = ""  # why nobody believes that it still works, until it is heard again
     lost: str | None = None  # the cause, until another incarnation or epoch shows up
     load: Load | None = None
     drained: bool = False  # we told it to drain, and it has not shown it yet
+    gone: float | None = None  # since when nothing of it is known but its name
 
     @property
     def head(self) -> Member | None:
@@ -76,6 +79,11 @@ class Watched:
     def identity(self) -> _Identity | None:
         """Of whom we are connected to."""
         return identity_of(self.speaker) if self.speaker is not None else None
+
+    @property
+    def cause(self) -> str:
+        """Why it was lost or is silent."""
+        return self.lost or self.silent
 
     @property
     def draining(self) -> bool:
@@ -97,9 +105,11 @@ class Membership:
         self._nap_s = NAP_S * timer_scale
         self._groups: dict[str, Watched] = {}
         self._looked: float | None = None
+        self._usable: list[Member] | None = None  # until something changes
 
     def on_members(self, members: Iterable[Member], now: float) -> list[Change]:
         """What the registry shows. It may have forgotten what it knew, or remember what was: who talks is believed."""
+        self._usable = None
         shown: dict[str, dict[RankId, Member]] = {}
         # The newest entry of a rank wins: its predecessor's lease may not have run out yet.
         for member in sorted(members, key=lambda member: member.boot_ms):
@@ -110,13 +120,24 @@ class Membership:
         for name, watched in list(self._groups.items()):
             self._show(watched, shown.get(name, {}))
             changes += self._follow(watched)
-            if not watched.ranks and not watched.trusted:
-                del self._groups[name]
+            if watched.ranks or watched.trusted:
+                watched.gone = None
+            elif watched.gone is None:
+                self._leave(watched, now)
                 changes.append(Drop(name))
+            elif now - watched.gone > REMEMBERED_S:
+                del self._groups[name]
         return changes
+
+    def _leave(self, watched: Watched, now: float) -> None:
+        """None of its ranks is registered any more. Operators still see it, and why, for a while."""
+        watched.gone = now
+        watched.speaker, watched.heard, watched.load, watched.silent = None, None, None, ""
+        watched.lost = watched.lost or "none of its ranks is registered any more"
 
     def on_time(self, now: float) -> list[Change]:
         """Declares silent groups lost. Call it about once a second."""
+        self._usable = None
         nap = now - self._looked if self._looked is not None else 0.0
         self._looked = now
         changes: list[Change] = []
@@ -126,49 +147,68 @@ class Membership:
             if nap > self._nap_s:
                 watched.heard = min(now, watched.heard + nap)
             if now - watched.heard > self._silent_s:
-                watched.silent = True
-                changes.append(Lost(name, f"no sign of life for {self._silent_s:g} s", not watched.draining))
+                watched.silent = f"no sign of life for {self._silent_s:g} s"
+                changes.append(Lost(name, watched.silent, not watched.draining))
         return changes
 
     def on_load(self, group: str, now: float, load: Load) -> None:
         """A group's sign of life."""
+        self._usable = None
         watched = self._groups.get(group)
         if watched is not None and watched.identity is not None:
-            watched.heard, watched.silent, watched.load = now, False, load
+            watched.heard, watched.silent, watched.load = now, "", load
             watched.drained &= not load.draining  # from here on it speaks for itself
 
     def on_order(self, group: str, order: Order) -> None:
         """This router has told a group to drain, or to take requests again."""
+        self._usable = None
         if order in (Order.DRAIN, Order.RESUME):
             self._groups[group].drained = order is Order.DRAIN
 
     def on_lost(self, group: str, cause: str, *, crashed: bool = True) -> list[Change]:
-        """Somebody who knows says so. It stays lost until the registry shows another incarnation or epoch of it."""
+        """Somebody who knows says so. It stays lost until the registry shows another incarnation or epoch of it.
+
+        A silent one was lost before: only its cause is better known now.
+        """
+        self._usable = None
         watched = self._groups.get(group)
         if watched is None or watched.lost is not None:
             return []
         watched.lost = cause
-        return [Lost(group, cause, crashed and not watched.draining)]
+        return [] if watched.silent else [Lost(group, cause, crashed and not watched.draining)]
 
     def on_hang_up(self, group: str) -> list[Change]:
         """The connection to a group broke, so what it still says about its requests cannot reach us.
 
         It may be alive: it is usable again when it is heard again.
         """
+        self._usable = None
         watched = self._groups.get(group)
         if watched is None or not watched.trusted:
             return []
-        watched.silent = True
-        return [Lost(group, "its rank 0 hung up", not watched.draining)]
+        watched.silent = "its rank 0 hung up"
+        return [Lost(group, watched.silent, not watched.draining)]
+
+    def unexplained(self, group: str) -> bool:
+        """Whether it was lost because it is silent, and nobody has said yet what became of it."""
+        watched = self._groups.get(group)
+        return watched is not None and bool(watched.silent) and watched.lost is None
 
     def talks(self, group: str) -> bool:
         """Whether what this group is told is likely to arrive."""
         watched = self._groups.get(group)
         return watched is not None and watched.trusted
 
+    def head(self, group: str) -> Member | None:
+        """Rank 0 of this group, as far as it is known."""
+        watched = self._groups.get(group)
+        return watched.head if watched is not None else None
+
     def usable(self) -> list[Member]:
-        """Rank 0 of every group that can take requests."""
-        return self._heads(State.USABLE)
+        """Rank 0 of every group that can take requests; the same list as before while nothing has changed."""
+        if self._usable is None:
+            self._usable = self._heads(State.USABLE)
+        return self._usable
 
     def serving(self) -> list[Member]:
         """The same, and of those that only finish what they have begun."""
@@ -209,7 +249,7 @@ class Membership:
             groups = [watched for watched in pairs if watched.group.role is role]
             if not any(self.state(watched) is State.USABLE for watched in groups):
                 return self._no_usable(role, groups, alone)
-        prints = ", ".join(f"{head.group.name} has {head.fingerprint}" for head in self.usable())
+        prints = ", ".join(f"{head.group.name} has {head.fingerprint} (engine {head.engine})" for head in self.usable())
         return "incompatible_pair", f"no prefill and decode group have equal fingerprints: {prints}"
 
     def _no_usable(self, role: RoleName, groups: list[Watched], alone: list[Watched]) -> tuple[str, str]:
@@ -239,7 +279,7 @@ class Membership:
         if identity_of(head) == watched.identity:
             return []
         name, was_trusted, crashed = watched.group.name, watched.trusted, not watched.draining
-        watched.speaker, watched.heard, watched.load, watched.silent, watched.lost = head, None, None, False, None
+        watched.speaker, watched.heard, watched.load, watched.silent, watched.lost = head, None, None, "", None
         watched.drained = False
         changes: list[Change] = [Lost(name, f"it started over as epoch {head.epoch}", crashed)] if was_trusted else []
         return [*changes, Connect(name, head.intake)]

@@ -1,7 +1,7 @@
 """Chooses the route of a request: a prefill and a decode group that fit each other, or a group that does both."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -11,38 +11,62 @@ from tandem.core.requests import Work, too_large
 
 
 @dataclass(frozen=True)
-class Route:
-    """Rank 0 of a prefill and of a decode group with equal fingerprints, or of one colocated group."""
+class Crew:
+    """Rank 0 of whoever works on a request."""
 
     heads: tuple[Member, ...]
+    groups: dict[RoleName, str] = field(init=False, repr=False, compare=False)
+    roles: dict[str, RoleName] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", {head.group.role: head.group.name for head in self.heads})
+        object.__setattr__(self, "roles", {head.group.name: head.group.role for head in self.heads})
+
+
+@dataclass(frozen=True)
+class Route:
+    """Rank 0 of a prefill and of a decode group with equal fingerprints, or of one colocated group.
+
+    What follows from it is computed once, as there are few routes and many requests.
+    """
+
+    heads: tuple[Member, ...]
+    names: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """Of its groups."""
+    context: int = field(init=False, repr=False, compare=False)
+    """Tokens that a request may have, with its answer."""
+    kept_tokens_max: int = field(init=False, repr=False, compare=False)
+    """Tokens of KV that whoever decodes can ever hold."""
+    _limits: tuple[Limits, ...] = field(init=False, repr=False, compare=False)
+    _all: Crew = field(init=False, repr=False, compare=False)
+    _first: Crew = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        heads = self.heads
+        context = min(head.limits.context for head in heads)
+        decodes = heads[-1].limits
+        for name, value in (
+            ("names", tuple(head.group.name for head in heads)),
+            ("context", context),
+            ("kept_tokens_max", decodes.num_pages * decodes.page_size),
+            ("_limits", tuple(msgspec.structs.replace(head.limits, context=context) for head in heads)),
+            ("_all", Crew(heads)),
+            ("_first", Crew(tuple(head for head in heads if head.group.role is not RoleName.DECODE))),
+        ):
+            object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         return " and ".join(self.names)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Of its groups."""
-        return tuple(head.group.name for head in self.heads)
-
-    @property
-    def context(self) -> int:
-        """Tokens that a request may have, with its answer."""
-        return min(head.limits.context for head in self.heads)
-
-    @property
-    def kept_tokens_max(self) -> int:
-        """Tokens of KV that whoever decodes can ever hold."""
-        return min(head.limits.num_pages * head.limits.page_size for head in self.heads if not prefills(head))
-
-    def needed(self, work: Work) -> tuple[Member, ...]:
+    def crew(self, work: Work) -> Crew:
         """Who gets the work: token 0 is prefill's, so decode is not needed for one token."""
-        return tuple(head for head in self.heads if head.group.role is not RoleName.DECODE or work.max_tokens > 1)
+        return self._all if work.max_tokens > 1 else self._first
 
     def obstacle(self, work: Work) -> tuple[Limits, int] | None:
         """The limits of a group that could never hold its part of the work, and the tokens of that part."""
-        for head in self.needed(work):
+        for head, limits in zip(self.crew(work).heads, self._limits, strict=False):
             tokens = len(work.prompt) if prefills(head) else work.last_position
-            if too_large(work, msgspec.structs.replace(head.limits, context=self.context), tokens):
+            if too_large(work, limits, tokens):
                 return head.limits, tokens
         return None
 
@@ -63,25 +87,3 @@ def routes(heads: Sequence[Member]) -> list[Route]:
         for decode in heads
         if decode.group.role is RoleName.DECODE and decode.fingerprint == prefill.fingerprint
     ]
-
-
-class RoundRobin:
-    """The route that waited longest; of equals the one whose groups waited longest, so that no group is hit twice."""
-
-    def __init__(self) -> None:
-        self._turn = 0
-        self._last: dict[tuple[str, ...], int] = {}
-
-    def choose(self, able: Sequence[Route]) -> Route | None:
-        """One of these; None when there is none."""
-        if not able:
-            return None
-        self._last = {route.names: self._last.get(route.names, 0) for route in able}
-        groups: dict[str, int] = {}
-        for names, turn in self._last.items():
-            for name in names:
-                groups[name] = max(groups.get(name, 0), turn)
-        chosen = min(able, key=lambda route: (self._last[route.names], max(groups[name] for name in route.names)))
-        self._turn += 1
-        self._last[chosen.names] = self._turn
-        return chosen

@@ -1,6 +1,6 @@
 """What the router needs from others: Protocols only, so that nothing here pulls in an engine or a redis."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -14,6 +14,8 @@ class Detokenizer(Protocol):
     """Turns one request's tokens into text, holding back bytes that are no whole character yet."""
 
     def push(self, token: int) -> str: ...
+
+    def push_all(self, tokens: Sequence[int]) -> str: ...
 
     def finish(self) -> str:
         """What is still held back."""
@@ -31,6 +33,18 @@ class Tokenizer(Protocol):
 
     def detokenizer(self) -> Detokenizer: ...
 
+    def token_bytes(self, token: int) -> bytes:
+        """What a token adds to the text: nothing, for a special one."""
+        ...
+
+    def special_name(self, token: int) -> str:
+        """Of a special token; empty for any other."""
+        ...
+
+
+CheckGrammar = Callable[[str], None]
+"""Compiles a JSON schema. Raises ValueError for one that the groups could not use. Called from more than one thread."""
+
 
 @dataclass(frozen=True)
 class Model:
@@ -39,3 +53,4 @@ class Model:
     name: str  # what clients call it
     vocab: int  # token ids are 0 .. vocab - 1
     tokenizer: Tokenizer
+    check_grammar: CheckGrammar | None = None  # absent: answers cannot be constrained

@@ -3,13 +3,19 @@
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+from tandem.runtime.history import HeldRoom
 
 AT_ONCE = 64
 """Connections that are open at once."""
 MOST_BYTES = 8 << 20
 """Of one answer."""
 HEAD_END = b"\r\n\r\n"
+
+T = TypeVar("T")
 
 
 class Heard(NamedTuple):
@@ -19,6 +25,31 @@ class Heard(NamedTuple):
     body: bytes
     asked_us: int
     heard_us: int
+
+
+class RankState(msgspec.Struct):
+    """A rank's /state, as far as a router reads it. Who is not ready says only the first of these."""
+
+    ready: bool
+    group: str = ""
+    rank: int = -1
+    waiting_for: str = ""
+    epochs: int = 0
+    last_end: str | None = None
+    engine: str = ""
+    engine_why: str = ""
+    epoch: int = 0
+    tick: int | None = None
+    ticks_in_flight: int = 0
+    awaiting: str | None = None
+    degraded: str | None = None
+    draining: bool = False
+    paused: bool = False
+    rooms: int = 0
+    running: int = 0
+    waiting: int = 0
+    pages: dict[str, int] = {}
+    held: list[HeldRoom] = []
 
 
 async def ask_all(addresses: Mapping[str, str], path: str, timeout_s: float) -> tuple[dict[str, Heard], dict[str, str]]:
@@ -60,6 +91,35 @@ async def ask(address: str, path: str) -> Heard:
     if not end or len(words) < 2 or not words[1].isdigit():
         raise ValueError("it answers with no HTTP")
     return Heard(int(words[1]), body, asked_us, _now_us())
+
+
+def read(heard: Heard, kind: type[T]) -> T:
+    """What was said, as far as `kind` knows of it. Raises ValueError that says why an answer tells nothing."""
+    if heard.status != 200:
+        raise ValueError(f"it answers with status {heard.status}{_complaint(heard.body)}")
+    try:
+        return msgspec.json.decode(heard.body, type=kind)
+    except msgspec.DecodeError as error:
+        raise ValueError(f"it answers with what cannot be read: {error}") from None
+
+
+def check_name(found: str, asked: str) -> None:
+    """Raises ValueError for another rank's answer: an address such as 127.0.0.1 means another host here than there."""
+    if found != asked:
+        raise ValueError(f"{found} answers at its address: give it an --http-host that the router can reach")
+
+
+class _Complaint(msgspec.Struct):
+    """How a rank says what is wrong."""
+
+    error: str
+
+
+def _complaint(body: bytes) -> str:
+    try:
+        return f": {msgspec.json.decode(body, type=_Complaint).error}"
+    except msgspec.DecodeError:
+        return ""
 
 
 def _now_us() -> int:

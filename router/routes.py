@@ -1,42 +1,52 @@
-"""The routes of both ports. Thin: they name what there is; `answer` and `service` do the work."""
+"""The routes of the data port. Thin: they name what there is; `answer` and `service` do the work."""
 
-import importlib.metadata
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
 from fastapi import FastAPI, Request, Response
+from starlette.types import ASGIApp
 
 from router.answer import Answer, read_body
 from router.asked import model_not_found
+from router.auth import Gate
+from router.beginning import Beginning
 from router.chat import Chat
 from router.completions import Completions
-from router.edge import answer, install
-from router.errors import shutting_down
+from router.document import COMPUTES, READS_BODY, answers, describe, errors, takes
+from router.edge import Edge, Errors, encoded, install
 from router.format import Dialect
-from router.held import check_peer, held_pages
-from router.orders import KnobsBody, control_of, knobs_of
-from router.schema import Body, ChatBody, CompletionBody, components
+from router.front import Front
+from router.health import health, version
+from router.ports import Model
+from router.schema import Body, ChatBody, CompletionBody
 from router.service import Service
-from router.transfers import detail, overview
+from router.shapes import ChatCompletion, Completion
+from router.tokenize import DetokenizeBody, Text, TokenizeBody, Tokens, detokenize, tokenize
 
-KNOBS_BYTES = 64 * 1024
+Shape = type[msgspec.Struct]
 
 
-def build_app(service: Service, lifespan: Callable[[FastAPI], Any] | None = None) -> FastAPI:
+def build_app(service: Service, lifespan: Callable[[FastAPI], Any] | None = None) -> ASGIApp:
     """The data port."""
     app = FastAPI(
         title="Tandem", version=version(), lifespan=lifespan, docs_url=None, redoc_url=None, redirect_slashes=False
     )
-    _completion(app, service, "/v1/chat/completions", Chat(), ChatBody)
-    _completion(app, service, "/v1/completions", Completions(), CompletionBody)
+    beginning, metrics = Beginning(service), service.metrics
+    posts = {
+        "/v1/chat/completions": _completion(app, beginning, "/v1/chat/completions", Chat(), ChatBody, ChatCompletion),
+        "/v1/completions": _completion(app, beginning, "/v1/completions", Completions(), CompletionBody, Completion),
+    }
+    _conversion(app, beginning, "/tokenize", tokenize, TokenizeBody, Tokens)
+    _conversion(app, beginning, "/detokenize", detokenize, DetokenizeBody, Text)
     model = {"id": service.model.name, "object": "model", "created": 0, "owned_by": "tandem"}
 
-    @app.get("/v1/models")
+    @app.get("/v1/models", responses=errors(401))
     async def models() -> dict[str, Any]:
         return {"object": "list", "data": [model]}
 
-    @app.get("/v1/models/{name:path}")
+    @app.get("/v1/models/{name:path}", responses=errors(401, 404))
     async def one_model(name: str) -> dict[str, Any]:
         if name != service.model.name:
             raise model_not_found(name, service.model.name)
@@ -46,104 +56,50 @@ def build_app(service: Service, lifespan: Callable[[FastAPI], Any] | None = None
     async def its_version() -> dict[str, str]:
         return {"version": version()}
 
-    _health(app, service)
-    _document(app, ChatBody, CompletionBody)
-    return install(app)
+    health(app, service)
+    kinds = (ChatBody, CompletionBody, TokenizeBody, DetokenizeBody, ChatCompletion, Completion, Tokens, Text)
+    describe(app, service.model.name, *kinds)
+    app.add_middleware(Gate, keys=service.doors.clients)
+    return Front(
+        install(app, lambda status, seconds: metrics.answered(status)),
+        {
+            path: Edge(Gate(Errors(post, metrics.refused), service.doors.clients), metrics.ended)
+            for path, post in posts.items()
+        },
+    )
 
 
-def build_admin_app(service: Service) -> FastAPI:
-    """The admin port."""
-    app = FastAPI(title="Tandem admin", version=version(), docs_url=None, redoc_url=None, redirect_slashes=False)
+def _completion(
+    app: FastAPI, beginning: Beginning, path: str, dialect: Dialect, body: type[Body], whole: Shape
+) -> Answer:
+    post = Answer(beginning, dialect)
+    described = {**answers(whole, *COMPUTES, streams=True), **takes(body)}
 
-    @app.get("/workers")
-    async def workers() -> dict[str, Any]:
-        return {"workers": service.workers()}
-
-    content = {"application/json": {"schema": {"$ref": "#/components/schemas/KnobsBody"}}}
-
-    @app.post("/workers/{group}/knobs", status_code=202, openapi_extra={"requestBody": {"content": content}})
-    async def knobs(group: str, request: Request) -> dict[str, Any]:
-        limits = service.limits(group)
-        payload = await read_body(request.scope, request.receive, KNOBS_BYTES, service.rules.body_timeout_s)
-        told = knobs_of(payload or b"", limits)
-        service.tell(group, told)
-        return {
-            "group": group,
-            "max_prefill_tokens": told.max_prefill_tokens,
-            "chunked_prefill_size": told.chunked_prefill_size,
-        }
-
-    @app.post("/workers/{group}/{order}", status_code=202)
-    async def order(group: str, order: str, peer: str = "") -> dict[str, str]:
-        told = control_of(order, peer)
-        service.limits(group)
-        if told.peer:
-            await check_peer(service.membership.groups(), group, told.peer, service.rules.timer_scale)
-        service.tell(group, told)
-        return {"group": group, "order": order}
-
-    @app.get("/held")
-    async def held() -> Response:
-        groups, scale = service.membership.groups(), service.rules.timer_scale
-        return Response(msgspec.json.encode(await held_pages(groups, scale)), media_type="application/json")
-
-    @app.get("/status")
-    async def status() -> dict[str, Any]:
-        return service.status()
-
-    @app.get("/requests")
-    async def requests() -> dict[str, int]:
-        return {"open": len(service.requests), "admitted": service.admitted, "coming": service.coming}
-
-    @app.get("/transfers")
-    async def transfers() -> Response:
-        groups, scale = service.membership.groups(), service.rules.timer_scale
-        return Response(msgspec.json.encode(await overview(groups, scale)), media_type="application/json")
-
-    @app.get("/transfers/{request_id}")
-    async def transfer(request_id: str) -> Response:
-        groups, scale = service.membership.groups(), service.rules.timer_scale
-        return Response(msgspec.json.encode(await detail(groups, request_id, scale)), media_type="application/json")
-
-    _health(app, service)
-    _document(app, KnobsBody)
-    return install(app)
-
-
-def _completion(app: FastAPI, service: Service, path: str, dialect: Dialect, body: type[Body]) -> None:
-    schema = {"$ref": f"#/components/schemas/{body.__name__}"}
-    content = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
-
-    @app.post(path, response_class=Response, openapi_extra=content, summary=f"See {body.__name__}", name=body.__name__)
+    @app.post(path, response_class=Response, summary=f"See {body.__name__}", name=body.__name__, **described)
     async def complete(request: Request) -> Response:
-        return Answer(service, dialect)
+        return post
+
+    return post
 
 
-def _health(app: FastAPI, service: Service) -> None:
-    @app.get("/livez")
-    async def livez() -> dict[str, str]:
-        return {"status": "alive"}
+def _conversion(
+    app: FastAPI,
+    beginning: Beginning,
+    path: str,
+    read: Callable[[bytes, Model], Tokens | Text],
+    body: Shape,
+    whole: Shape,
+) -> None:
+    service, rules = beginning.service, beginning.service.rules
+    described = {**answers(whole, *READS_BODY, 404, 500, 503, 504), **takes(body)}
 
-    @app.get("/health", include_in_schema=False, response_model=None)  # what other servers of this kind call it
-    @app.get("/readyz", response_model=None)
-    async def readyz() -> Response | dict[str, str]:
-        if service.draining:
-            return answer(shutting_down())
-        return {"status": "ready"} if service.ready() else answer(service.not_ready())
-
-
-def _document(app: FastAPI, *bodies: type[msgspec.Struct]) -> None:
-    """The bodies are msgspec types, which FastAPI cannot describe itself."""
-    describe = app.openapi
-
-    def openapi() -> dict[str, Any]:
-        document = describe()
-        document.setdefault("components", {}).setdefault("schemas", {}).update(components(*bodies))
-        return document
-
-    app.openapi = openapi  # type: ignore[method-assign]
-
-
-def version() -> str:
-    """Of the installed package."""
-    return importlib.metadata.version("tandem")
+    @app.post(path, response_class=Response, summary=f"See {body.__name__}", name=body.__name__, **described)
+    async def convert(request: Request) -> Response:
+        deadline = asyncio.get_running_loop().time() + rules.request_timeout_s
+        with service.reading():
+            payload = await read_body(request.scope, request.receive, rules.max_payload_bytes, rules.body_timeout_s)
+        with service.admission(request.scope, request.receive):
+            told = await beginning.read(read, payload or b"", deadline, request.scope)
+        if isinstance(told, Tokens):
+            told.max_model_len = max((route.context for route in service.dispatch.routes()), default=None)
+        return encoded(told)

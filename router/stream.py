@@ -8,13 +8,14 @@ import msgspec
 
 from router.attempt import Attempt
 from router.errors import ApiError, ended_with, violation
+from router.logprobs import Scores
 from router.placement import Route
 from router.ports import Detokenizer
 from router.stops import Stops
 from tandem.core.config import RoleName
 from tandem.core.ids import Room
-from tandem.core.messages import Done, Token
-from tandem.core.requests import Reason, Work, ending
+from tandem.core.messages import Done, Portion, Token
+from tandem.core.requests import NO_LOGPROBS, Reason, Work, ending
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,10 @@ class Finished:
 
     reason: Literal["stop", "length"]
     by_stop_string: bool = False
+
+
+FINISHED = ("stop", "length")
+"""The reasons of Finished."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +50,16 @@ class Stream:
         self._vocab = vocab
         self._detokenizer = detokenizer
         self._stops = Stops(stops)
+        self.has_stops = bool(stops)
+        """Some text ends it, which the groups do not see."""
+        self.scores = None if self.work.sampling.logprobs == NO_LOGPROBS else Scores()
+        """Of its tokens, if the client asked for them."""
+        self.cached = 0
+        """Tokens of the prompt that prefill did not have to compute."""
         self._tokens: list[int] = []
         self._blames_peer: RoleName | None = None
         self.handed_over = False
-        """Decode has generated a token of its own, so it has all of the prompt's KV: prefill is needed no more."""
+        """Decode has told a token, so it has all of the prompt's KV: prefill is needed no more."""
         self.end: Finished | Failed | None = None
 
     @property
@@ -64,6 +75,7 @@ class Stream:
             room=Room(room.rid, room.attempt + 1),
             prompt=(*self.work.prompt, *self._tokens),
             max_tokens=self.work.max_tokens - self.count,
+            generated=self.work.generated + self.count,
         )
 
     def go_on(self, route: Route) -> None:
@@ -83,23 +95,62 @@ class Stream:
 
     def on_token(self, role: RoleName, token: Token) -> str:
         """The text to deliver. Drops another attempt's tokens and those that came before, from either group."""
-        position = self.attempt.first + token.index
-        if self.end or token.room != self.attempt.room or position < self.count:
+        if token.cached and token.room == self.attempt.room and not self.attempt.first:
+            self.cached = token.cached
+        if not self._is_new(role, token.room, token.index, 1) or not self._exist(role, token.token, token.token):
             return ""
-        if position > self.count:
-            self._violated(role, f"sent token {token.index} after {self.count - self.attempt.first} tokens")
+        if self.scores is not None and token.logprobs is None:
+            self._violated(role, f"sent token {token.index} without its log-probabilities")
             return ""
-        if not 0 <= token.token < self._vocab:
-            self._violated(role, f"sent token id {token.token}, of a vocabulary of {self._vocab}")
-            return ""
-        self.handed_over |= role is RoleName.DECODE and token.index > 0
         self._tokens.append(token.token)
-        return self._text(token.token)
+        reason = ending(self.work, len(self._tokens), token.token)
+        text = "" if reason is Reason.STOP else self._detokenizer.push(token.token)
+        if self.scores is not None and token.logprobs is not None and reason is not Reason.STOP:
+            if reason is not None:
+                text += self._detokenizer.finish()
+            self.scores.add(token.token, token.logprobs, len(text))
+        return text if reason is None and not self.has_stops else self._text(text, reason)
 
-    def _text(self, token: int) -> str:
-        """The token's text, as far as it can be told yet; sets the end if it was the last one."""
-        reason = ending(self.work, self.count, token)
-        text = "" if reason is Reason.STOP else self._detokenizer.push(token)
+    def on_portion(self, role: RoleName, portion: Portion) -> str:
+        """The same for tokens that follow each other."""
+        tokens = portion.tokens
+        if not self._is_new(role, portion.room, portion.first, len(tokens)):
+            return ""
+        if not self._exist(role, min(tokens), max(tokens)):
+            return ""
+        if self.scores is not None:
+            self._violated(role, f"sent token {portion.first} without its log-probabilities")
+            return ""
+        known = len(self._tokens)
+        fresh = tokens[known - self.attempt.first - portion.first :][: self.work.max_tokens - known]
+        stops = [fresh.index(token) + 1 for token in self.work.stop_ids if token in fresh]
+        fresh = fresh[: min(stops, default=len(fresh))]
+        self._tokens += fresh
+        reason = ending(self.work, len(self._tokens), fresh[-1])
+        return self._text(self._detokenizer.push_all(fresh[:-1] if reason is Reason.STOP else fresh), reason)
+
+    def _is_new(self, role: RoleName, room: Room, index: int, count: int) -> bool:
+        """Whether some of so many tokens from this one on were not known."""
+        attempt = self.attempt
+        if self.end or room != attempt.room:
+            return False
+        if role is RoleName.DECODE:
+            self.handed_over = True
+        known = len(self._tokens) - attempt.first
+        if index > known:
+            self._violated(role, f"sent token {index} after {known} tokens")
+            return False
+        return index + count > known
+
+    def _exist(self, role: RoleName, lowest: int, highest: int) -> bool:
+        """Whether all tokens between these may be told."""
+        if lowest >= 0 and highest < self._vocab:
+            return True
+        self._violated(role, f"sent token id {lowest if lowest < 0 else highest}, of a vocabulary of {self._vocab}")
+        return False
+
+    def _text(self, text: str, reason: Reason | None) -> str:
+        """What of the text of the newest tokens can be told yet; sets the end if there is a reason for it."""
         if reason is not None:
             text += self._detokenizer.finish()
         text = self._stops.push(text)

@@ -3,36 +3,37 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer import Argument, Option
 
 from tandem import flags
 from tandem.core.config import (
+    AUTO,
     DRAIN_S,
-    MAX_REQUESTS,
     MAX_ROOMS,
-    REQUEST_TIMEOUT_S,
+    Frontend,
     Group,
     Limits,
     RankOptions,
     RoleName,
     RouterOptions,
     check_limits,
-    parse_partition,
-    split_layers,
 )
 from tandem.core.errors import ConfigError
 from tandem.core.ids import RankId
 from tandem.core.requests import Sampling
+from tandem.development import bench, replay, sim
 from tandem.doctor.command import doctor
-from tandem.operations import control, kv, trace
+from tandem.operations import control, drain, kv, status, top, trace
 from tandem.usage import explain
 
-EXIT_USAGE = 2
-LIMITS = Limits()
+if TYPE_CHECKING:
+    from tandem.local.wanted import Wanted
+
+EXIT_USAGE, EXIT_INTERRUPTED = 2, 130
+LIMITS, FRONTEND = Limits(), Frontend()
 PAIR_FLAGS = (
     *("prefill_groups", "prefill_pp", "prefill_pp_partition"),
     *("decode_groups", "decode_pp", "decode_pp_partition"),
@@ -43,8 +44,8 @@ COLOCATED_FLAGS = ("groups", "pp", "pp_partition")
 app = typer.Typer(
     name="tandem",
     help="Serves a large language model with prefill and decode on separate, pipeline-parallel groups.",
-    add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # its tables leave no room for sentences where lines have 80 columns
 )
 
 
@@ -57,14 +58,16 @@ def up(
     prefill_pp: flags.PpSize = 2,
     decode_groups: flags.Groups = 1,
     decode_pp: flags.PpSize = 2,
-    prefill_pp_partition: flags.Partition = "",
-    decode_pp_partition: flags.Partition = "",
+    prefill_pp_partition: flags.Partition = AUTO,
+    decode_pp_partition: flags.Partition = AUTO,
     colocated: Annotated[bool, Option("--colocated", help="Prefill and decode in the same groups.")] = False,
     groups: Annotated[int, Option(min=1, max=flags.MAX_GROUPS, help="Colocated groups.")] = 1,
     pp: Annotated[int, Option(min=1, help="Stages of a colocated group, one process each.")] = 2,
-    pp_partition: flags.Partition = "",
+    pp_partition: flags.Partition = AUTO,
     async_depth: flags.AsyncDepth = LIMITS.async_depth,
+    slot_rows: flags.SlotRows = LIMITS.slot_rows,
     dtype: flags.Dtype = "auto",
+    engine: flags.Engine = "auto",
     page_size: flags.PageSize = LIMITS.page_size,
     chunked_prefill_size: flags.ChunkedPrefillSize = LIMITS.chunked_prefill_size,
     max_prefill_tokens: flags.MaxPrefillTokens = LIMITS.max_prefill_tokens,
@@ -80,7 +83,21 @@ def up(
     port: flags.Port = 8000,
     admin_port: flags.Port = 0,
     registry_url: flags.OwnRegistryUrl = "",
-    max_concurrent_requests: flags.MaxRequests = MAX_REQUESTS,
+    policy: flags.Policy = FRONTEND.policy,
+    max_concurrent_requests: flags.MaxRequests = FRONTEND.max_concurrent_requests,
+    queue_size: flags.QueueSize = FRONTEND.queue_size,
+    queue_timeout_secs: flags.QueueTimeout = FRONTEND.queue_timeout_secs,
+    request_timeout_secs: flags.RequestTimeout = FRONTEND.request_timeout_secs,
+    retry_max_retries: flags.Retries = FRONTEND.retry_max_retries,
+    cb_failure_threshold: flags.FailureThreshold = FRONTEND.cb_failure_threshold,
+    cb_timeout_duration_secs: flags.BreakerTimeout = FRONTEND.cb_timeout_duration_secs,
+    max_payload_size: flags.PayloadSize = FRONTEND.max_payload_size,
+    api_key: flags.ApiKey = "",
+    api_keys_file: flags.ApiKeysFile = "",
+    admin_api_key: flags.OwnAdminKey = "",
+    tls_cert_path: flags.TlsCert = "",
+    tls_key_path: flags.TlsKey = "",
+    otlp_traces_endpoint: flags.OtlpTraces = "",
     timer_scale: flags.TimerScale = 1.0,
     drain_s: flags.DrainS = DRAIN_S,
     dump_dir: flags.DumpDir = "",
@@ -89,11 +106,20 @@ def up(
 ) -> int:
     """Run a whole cluster on this machine until Ctrl-C."""
     from tandem.local import cluster
+
+    return cluster.up(wanted_cluster(context))
+
+
+def wanted_cluster(context: typer.Context) -> "Wanted":
+    """What the flags of `up` mean. Raises ConfigError."""
+    from router.given import check_frontend
     from tandem.local.wanted import wanted_of
 
+    given = context.params
     check_kind(context)
-    flags.check_host("--host", host)
-    return cluster.up(wanted_of(context.params, model or bundled_model(), limits_of(context.params)))
+    flags.check_host("--host", given["host"])
+    check_frontend(front := frontend_of(given), given["api_key"])
+    return wanted_of(given, given["model"] or bundled_model(), limits_of(given), front)
 
 
 def check_kind(context: typer.Context) -> None:
@@ -111,21 +137,25 @@ def rank_command(
     group: Annotated[str, Option(help="Name of this rank's group, such as p0.")],
     rank: Annotated[int, Option(min=0, help="Position in the ring, from 0.")],
     pp_size: flags.PpSize,
-    registry_url: flags.RegistryUrl,
     cluster_secret_file: flags.SecretFile,
-    run_dir: Annotated[str, Option(help="Private directory (mode 0700) for unix sockets and shared memory.")],
+    run_dir: Annotated[str, Option(help="Private directory for unix sockets and shared memory; made if need be.")],
+    registry_url: flags.RegistryUrl = "",
+    peers: flags.Peers = "",
     bind: Annotated[str, Option(help="Address for other ranks to connect to. (Default: unix sockets.)")] = "",
     cluster: flags.Cluster = "default",
-    pp_partition: flags.Partition = "",
+    pp_partition: flags.Partition = AUTO,
     model: flags.Model = "",
     served_model_name: flags.ServedName = "",
     dtype: flags.Dtype = "auto",
-    threads: flags.Threads = None,
+    engine: flags.Engine = "auto",
+    hidden_link: flags.HiddenLink = "host",
+    threads: Annotated[int, Option(min=1, max=flags.MAX_THREADS, help="That compute.")] = 1,
     page_size: flags.PageSize = LIMITS.page_size,
     num_pages: Annotated[int, Option(min=1, help="Pages of each layer.")] = LIMITS.num_pages,
     chunked_prefill_size: flags.ChunkedPrefillSize = LIMITS.chunked_prefill_size,
     max_prefill_tokens: flags.MaxPrefillTokens = LIMITS.max_prefill_tokens,
     async_depth: flags.AsyncDepth = LIMITS.async_depth,
+    slot_rows: flags.SlotRows = LIMITS.slot_rows,
     max_rooms: Annotated[int, Option(min=1, help="Requests that a group holds at once.")] = MAX_ROOMS,
     host_pages: flags.HostPages = LIMITS.host_pages,
     prefix_cache: flags.PrefixCache = LIMITS.prefix_cache,
@@ -162,13 +192,12 @@ def rank_options(role: RoleName, given: Mapping[str, Any]) -> RankOptions:
         raise ConfigError(f"--rank is {rank}: give 0 to {pp_size - 1}, as --pp-size is {pp_size}")
     named = {name: given[name] for name in RankOptions.__struct_fields__ if name in given}  # flags have their names
     meant = {
-        "group": Group(role, given["group"], partition_of(model, pp_size, given["pp_partition"])),
+        "group": Group(role, given["group"], layers_of(model, role, pp_size, given["pp_partition"])),
         "rank": RankId(rank),
         "model": model,
         "served_model_name": given["served_model_name"] or served_name(model),
         "limits": check_limits(limits_of(given)),
         "run_dir": os.path.abspath(given["run_dir"]),
-        "threads": given["threads"] or 1,
         "secret_file": given["cluster_secret_file"],
         "transfer_backend": given["disaggregation_transfer_backend"],
     }
@@ -180,12 +209,11 @@ def limits_of(given: Mapping[str, Any]) -> Limits:
     return Limits(**{name: given[name] for name in Limits.__struct_fields__ if given.get(name) is not None})
 
 
-def partition_of(model: str, pp_size: int, text: str) -> tuple[int, ...]:
+def layers_of(model: str, role: RoleName, pp_size: int, given: str) -> tuple[int, ...]:
     """Layers of each stage. Raises ConfigError that names the flag."""
-    from tandem.engine.model import read_shape
+    from tandem.engine.model import partition_of, read_shape
 
-    layers = read_shape(model).layers
-    return parse_partition(text, layers, pp_size, "--pp-partition") if text else split_layers(layers, pp_size)
+    return partition_of(read_shape(model), role, pp_size, given, "--pp-partition")
 
 
 def serve_rank(options: RankOptions) -> int:
@@ -194,6 +222,7 @@ def serve_rank(options: RankOptions) -> int:
 
     flags.check_rank(options)
     check_file("--cluster-secret-file", options.secret_file)
+    check_folder("--run-dir", options.run_dir)
     check_folder("--dump-dir", options.dump_dir)
     check_folder("--record-dir", options.record_dir)
     match options.group.role:
@@ -208,8 +237,10 @@ def serve_rank(options: RankOptions) -> int:
 
 @app.command()
 def router(
-    registry_url: flags.RegistryUrl,
+    context: typer.Context,
     cluster_secret_file: flags.SecretFile,
+    registry_url: flags.RegistryUrl = "",
+    peers: flags.Peers = "",
     cluster: flags.Cluster = "default",
     model: flags.Model = "",
     served_model_name: flags.ServedName = "",
@@ -217,43 +248,63 @@ def router(
     port: flags.Port = 8000,
     admin_host: Annotated[str, Option(help="Address of the admin port.")] = "127.0.0.1",
     admin_port: flags.Port = 0,
-    request_timeout: Annotated[float, Option(min=0.1, max=86400, help="Seconds for one request.")] = REQUEST_TIMEOUT_S,
-    max_concurrent_requests: flags.MaxRequests = MAX_REQUESTS,
+    policy: flags.Policy = FRONTEND.policy,
+    max_concurrent_requests: flags.MaxRequests = FRONTEND.max_concurrent_requests,
+    queue_size: flags.QueueSize = FRONTEND.queue_size,
+    queue_timeout_secs: flags.QueueTimeout = FRONTEND.queue_timeout_secs,
+    request_timeout_secs: flags.RequestTimeout = FRONTEND.request_timeout_secs,
+    retry_max_retries: flags.Retries = FRONTEND.retry_max_retries,
+    cb_failure_threshold: flags.FailureThreshold = FRONTEND.cb_failure_threshold,
+    cb_timeout_duration_secs: flags.BreakerTimeout = FRONTEND.cb_timeout_duration_secs,
+    max_payload_size: flags.PayloadSize = FRONTEND.max_payload_size,
+    api_key: flags.ApiKey = "",
+    api_keys_file: flags.ApiKeysFile = "",
+    admin_api_key: flags.OwnAdminKey = "",
+    tls_cert_path: flags.TlsCert = "",
+    tls_key_path: flags.TlsKey = "",
+    otlp_traces_endpoint: flags.OtlpTraces = "",
     drain_s: flags.DrainS = DRAIN_S,
     timer_scale: flags.TimerScale = 1.0,
     supervised: flags.Supervised = False,
 ) -> int:
     """Run a router: the OpenAI API in front of the groups."""
-    options = RouterOptions(
-        cluster=cluster,
-        model=model or bundled_model(),
-        served_model_name=served_model_name or served_name(model or bundled_model()),
-        registry_url=registry_url,
-        host=host,
-        port=port,
-        admin_host=admin_host,
-        admin_port=admin_port,
-        secret_file=cluster_secret_file,
-        request_timeout_s=request_timeout,
-        max_concurrent_requests=max_concurrent_requests,
-        drain_s=drain_s,
-        supervised=supervised,
-        timer_scale=timer_scale,
-    )
-    return serve_router(options)
+    return serve_router(router_options_of(context.params))
+
+
+def router_options_of(given: Mapping[str, Any]) -> RouterOptions:
+    """What the flags of `router` mean; most have the names of the fields."""
+    model = given["model"] or bundled_model()
+    named = {name: given[name] for name in RouterOptions.__struct_fields__ if name in given}
+    meant = {
+        "model": model,
+        "served_model_name": given["served_model_name"] or served_name(model),
+        "secret_file": given["cluster_secret_file"],
+        "frontend": frontend_of(given),
+    }
+    return RouterOptions(**named | meant)
+
+
+def frontend_of(given: Mapping[str, Any]) -> Frontend:
+    """What a command's flags say about serving clients; they have the names of the fields."""
+    return Frontend(**{name: given[name] for name in Frontend.__struct_fields__})
 
 
 def serve_router(options: RouterOptions) -> int:
     """Hand over to the router's main."""
+    from router.given import check_frontend
     from router.main import serve
     from tandem.runtime.places import check_file
 
     flags.check_router(options)
     check_file("--cluster-secret-file", options.secret_file)
+    check_frontend(options.frontend, options.api_key)
     return serve(options)
 
 
+app.command()(status)
+app.command()(top)
 app.command()(control)
+app.command()(drain)
 app.command()(trace)
 app.add_typer(kv, name="kv")
 
@@ -268,6 +319,7 @@ def generate(
     seed: Annotated[int, Option(help="Of the draws.")] = 0,
     raw: Annotated[bool, Option("--raw", help="Continue the prompt, without the model's chat template.")] = False,
     dtype: flags.Dtype = "auto",
+    engine: flags.Engine = "auto",
     threads: Annotated[int | None, Option(min=1, max=flags.MAX_THREADS, help="(Default: the cores.)")] = None,
 ) -> int:
     """Run the model in this one process, without a cluster."""
@@ -281,58 +333,15 @@ def generate(
         sampling=Sampling(temperature, top_p, seed),
         raw=raw,
         dtype=dtype,
+        engine=engine,
         threads=threads or len(os.sched_getaffinity(0)),
     )
     return run(options)
 
 
-@app.command()
-def sim(
-    seeds: Annotated[int, Option(min=1, max=10**9, help="How many.")] = 100,
-    first_seed: Annotated[int, Option(min=0, help="Where to begin.")] = 1,
-    seed: Annotated[int | None, Option(min=0, help="Run this one only.")] = None,
-    show_hash: Annotated[bool, Option("--hash", help="Print the hash of everything that happened, last.")] = False,
-    tell: Annotated[bool, Option("--tell", help="Print what every rank takes and sends, in words.")] = False,
-    only: Annotated[str, Option(help="With these requests, such as r3,r7. (Default: all.)")] = "",
-    without: Annotated[str, Option(help="Without these kinds of faults, such as stalls,aborts.")] = "",
-    ranks: Annotated[str, Option(help="Sizes of the prefill and of the decode group, such as 2,1.")] = "",
-    pairs: Annotated[int, Option(min=1, max=4, help="Groups of each role; any two that fit serve a request.")] = 1,
-    jobs: Annotated[int, Option(min=1, max=256, help="Processes that share the seeds.")] = 1,
-) -> int:
-    """Run the real scheduler in virtual time, with random requests and faults. A failing seed is made smaller."""
-    from tandem.simulate import parse_variant, run
-
-    wanted = range(first_seed, first_seed + seeds) if seed is None else range(seed, seed + 1)
-    return run(wanted, parse_variant(only, without, ranks, pairs), show_hash=show_hash, tell=tell, jobs=jobs)
-
-
-@app.command()
-def replay(
-    file: Annotated[Path, Argument(help="A flight record: a rank's dump, or its file in --record-dir.")],
-    other: Annotated[Path | None, Argument(help="That of another rank: show where the two part.")] = None,
-    to: Annotated[int | None, Option(min=0, help="The last tick to re-execute. (Default: the record's last.)")] = None,
-) -> int:
-    """Re-execute what a rank has recorded, and compare the digest of every tick."""
-    from tandem.replay import compare
-    from tandem.replay import replay as run
-
-    return run(file, to) if other is None else compare(file, other, to)
-
-
-@app.command()
-def bench(
-    name: Annotated[str, Argument(help="Which one. (Default: list them.)")] = "",
-    json_file: Annotated[Path | None, Option("--json", help="Write the rows to this file, too.")] = None,
-    every: Annotated[bool, Option("--all", help="Run all of them.")] = False,
-    quick: Annotated[bool, Option("--quick", help="Few and short repeats: to see that it works.")] = False,
-    seed: Annotated[int, Option(help="Of the random prompts.")] = 1,
-) -> int:
-    """Measure against a limit or a peer in the same run."""
-    from bench.run import Settings, run
-
-    return run(name, Settings(quick=quick, seed=seed), every=every, json_file=json_file)
-
-
+app.command()(sim)
+app.command()(replay)
+app.command()(bench)
 app.command()(doctor)
 
 
@@ -358,6 +367,8 @@ def run(arguments: Sequence[str]) -> int:
         return refuse(explain(error, arguments))
     except ConfigError as error:
         return refuse(str(error))
+    except typer.Abort:  # Ctrl-C, where a command does not mean anything else by it
+        return EXIT_INTERRUPTED
     return int(status or 0)
 
 

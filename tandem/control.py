@@ -10,8 +10,11 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from tandem.core.errors import ConfigError
-from tandem.core.inputs import Order
 from tandem.runtime.health import SERVER as RANK
+
+EXIT_OK, EXIT_WRONG = 0, 1
+"""All is as it should be; what was asked for is known, and something is not. What cannot be asked at all is a usage
+error."""
 
 ANSWER_S = 30.0
 """The router waits a second for its ranks, and longer with a timer scale."""
@@ -32,13 +35,16 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def control(order: Order, group: str, admin_url: str) -> int:
+def control(order: str, group: str, admin_url: str, key: str = "", *, as_json: bool = False) -> int:
     """Pass the order on. Raises ConfigError with what the router says, or who answers in its place."""
-    if order is Order.RELEASE:
-        raise ConfigError("the order is release: it is about a peer group; use `tandem kv release GROUP PEER`")
-    tell(admin_url, f"workers/{part('--group', group)}/{order.value}")
-    print(f"group {group} is told to {order.value}")
-    return 0
+    tell(admin_url, f"workers/{part('--group', group)}/{order}", key)
+    show_told(f"group {group} is told to {order}", {"group": group, "order": order}, as_json=as_json)
+    return EXIT_OK
+
+
+def show_told(sentence: str, facts: dict[str, str], *, as_json: bool) -> None:
+    """What a router was told, for people or for programs."""
+    print(json.dumps(facts) if as_json else sentence)
 
 
 def part(what: str, name: str) -> str:
@@ -48,16 +54,21 @@ def part(what: str, name: str) -> str:
     return quote(name, safe="")
 
 
-def tell(admin_url: str, path: str) -> None:
+def tell(admin_url: str, path: str, key: str = "") -> None:
     """POST an order. Raises ConfigError with what the router says, or who answers in its place."""
-    answer = _ask(admin_url, path, "POST")
+    answer = _ask(admin_url, path, "POST", key)
     if answer.status != ACCEPTED:
         raise ConfigError(refusal(answer, admin_url))
 
 
-def get(admin_url: str, path: str, kind: type[T]) -> T:
+def show(answer: object) -> None:
+    """One JSON object, as the router's admin port gives it."""
+    print(msgspec.json.encode(answer).decode())
+
+
+def get(admin_url: str, path: str, kind: type[T], key: str = "") -> T:
     """What the router knows. Raises ConfigError with what it says, or who answers in its place."""
-    answer = _ask(admin_url, path, "GET")
+    answer = _ask(admin_url, path, "GET", key)
     if answer.status != OK:
         raise ConfigError(refusal(answer, admin_url))
     try:
@@ -66,10 +77,10 @@ def get(admin_url: str, path: str, kind: type[T]) -> T:
         raise ConfigError(f"--admin-url is {admin_url!r}: what answers there is no router, {error}") from None
 
 
-def _ask(admin_url: str, path: str, method: str) -> Answer:
+def _ask(admin_url: str, path: str, method: str, key: str) -> Answer:
     check_url(admin_url)
     try:
-        return ask(f"{admin_url.rstrip('/')}/{path}", method)
+        return ask(f"{admin_url.rstrip('/')}/{path}", method, key)
     except (OSError, ValueError, http.client.HTTPException) as error:
         why = error.reason if isinstance(error, urllib.error.URLError) else error
         raise ConfigError(f"--admin-url is {admin_url!r}: no router answers there, {why}") from None
@@ -86,9 +97,11 @@ def check_url(admin_url: str) -> None:
         raise ConfigError(f"--admin-url is {admin_url!r}: give http://HOST:PORT, the admin_url of the READY line")
 
 
-def ask(url: str, method: str) -> Answer:
+def ask(url: str, method: str, key: str = "") -> Answer:
     """Whatever answers, with whatever status. Raises OSError, ValueError or HTTPException when nobody does."""
     request = urllib.request.Request(url, method=method)
+    if key:
+        request.add_unredirected_header("Authorization", f"Bearer {key}")
     try:
         with urllib.request.urlopen(request, timeout=ANSWER_S) as answer:
             return Answer(answer.status, answer.headers.get("server", ""), answer.read(ANSWER_BYTES))

@@ -9,7 +9,7 @@ import msgspec
 from rich.console import Console
 from rich.progress import Progress
 
-from tandem.core.config import Limits
+from tandem.core.config import EngineName, Limits
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId, RequestId, Room
 from tandem.core.requests import Sampling, Work, pages_for
@@ -30,6 +30,7 @@ class GenerateOptions(msgspec.Struct, frozen=True, kw_only=True):
     sampling: Sampling
     raw: bool
     dtype: str
+    engine: EngineName
     threads: int
 
 
@@ -51,6 +52,7 @@ def generate(options: GenerateOptions) -> int:
             page_size=PAGE_SIZE,
             num_pages=pages_for(work.last_position, PAGE_SIZE),
             dtype=options.dtype,
+            engine=options.engine,
             threads=options.threads,
             progress=progress,
         )

@@ -1,18 +1,32 @@
 """The ports between the pure machine and the hands: Protocols only."""
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+from kvtransfer.tail import TailBytes
 from tandem.core.events import Written
 from tandem.core.ids import LayerId, PageId
+from tandem.core.inputs import TokenLogprobs
 from tandem.core.messages import Hello, Region
 from tandem.core.plan import Plan
 
 TAIL_BYTES = 1 << 16
 """Behind each page pool that peers can reach."""
 
-Sampled = tuple[tuple[int, ...], ...]
-"""Token ids per sampled row, in plan order."""
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """Token ids per sampled row, in plan order, and the log-probabilities of each token; none if none was asked for.
+
+    A row without tokens has failed: its logits were not numbers.
+    """
+
+    tokens: tuple[tuple[int, ...], ...] = ()
+    logprobs: TokenLogprobs = ()
+
+
+NOTHING_SAMPLED = Sampled()
 
 
 class Memory(Protocol):
@@ -29,12 +43,12 @@ class Memory(Protocol):
         ...
 
     @property
-    def tail(self) -> memoryview:
+    def tail(self) -> TailBytes:
         """The bytes right behind it, which peers can reach as well: for the known answers of handshakes."""
         ...
 
     def block(self, layer: LayerId, page: PageId) -> memoryview:
-        """The bytes of one page of one layer, writable, without a copy."""
+        """The bytes of one page of one layer: writable, without a copy, where the CPU can reach them; else a copy."""
         ...
 
 
@@ -56,6 +70,10 @@ class Engine(Protocol):
     @property
     def memory(self) -> Memory:
         """This stage's page pool."""
+        ...
+
+    def compile(self, grammar: str) -> None:
+        """Compile a JSON schema; the last stage keeps what it needs. From any thread. Raises ValueError: it cannot."""
         ...
 
     @property
@@ -110,6 +128,13 @@ class HiddenOut(Protocol):
 
 class HiddenIn(Protocol):
     """Receives hidden states from the previous rank."""
+
+    socket: Any  # for the driver's poller
+
+    @property
+    def malformed(self) -> int:
+        """Messages that could not be understood."""
+        ...
 
     def receive(self) -> tuple[bytes, memoryview] | None:
         """The next header and payload, or None if nothing has come. The payload stays valid until `release`."""

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import track
@@ -17,8 +18,10 @@ from rich.progress import track
 from tandem.core.errors import ConfigError
 from tandem.sim.case import LAYERS, WHOLE, Variant
 from tandem.sim.faults import Fault
+from tandem.sim.hour import Service
 from tandem.sim.run import Result, simulate
 from tandem.sim.shrink import shrink
+from tandem.sim.trace import read_trace
 
 TELL_S = 5.0
 AT_A_TIME = 8
@@ -69,6 +72,28 @@ def attempt(seed: int, variant: Variant, tell: bool = False) -> Result | Failure
         return Failure(seed, type(error).__name__, str(error), "".join(traceback.format_exception(error)))
 
 
+def play(trace: Path, ranks: str, seconds: int, seed: int) -> int:
+    """Play a trace to a cluster in which a rank dies now and then; returns the exit status. Raises ConfigError."""
+    if not (ranks or "64").isdecimal():
+        raise ConfigError(f"--ranks is {ranks!r}: with --trace, give how many there are in all, such as 64")
+    service, told_s = Service(read_trace(trace), int(ranks or "64"), seconds, seed), time.monotonic()
+
+    def told(passed: int) -> None:
+        nonlocal told_s
+        if time.monotonic() > told_s + TELL_S:
+            told_s = time.monotonic()
+            print(f"{passed} of {seconds} s", file=sys.stderr)
+
+    started_s = time.process_time()
+    passed = service.play(told)
+    taken_s = time.process_time() - started_s
+    codes = ", ".join(f"{code} {count}" for code, count in sorted(passed.codes.items()))
+    print(f"{seconds} s in {taken_s:.1f} s of CPU, {seconds / taken_s:.1f} times as fast as real time")
+    print(f"{passed.requests} requests ended: {codes}; {passed.migrated} went on elsewhere after a loss")
+    print(f"{passed.ticks} ticks, {passed.crashes} ranks died, hash {passed.hash}")
+    return 0
+
+
 # what is said
 
 
@@ -80,10 +105,11 @@ def summary(results: Sequence[Result], passed_s: float) -> str:
     faults = ", ".join(f"{kind.value} {acted[kind]}" for kind in Fault if acted[kind])
     requests, aborted = sum(each.requests for each in results), sum(each.aborted for each in results)
     evicted, ticks = sum(each.evicted for each in results), sum(each.ticks for each in results)
+    formed, migrated = sum(each.formed for each in results), sum(each.migrated for each in results)
     return (
         f"in {passed_s:.1f} s; faults that acted: {faults or 'none'}\n"
-        f"{len(results)} seeds: {requests} requests, {aborted} aborted, {evicted} evictions, {ticks} ticks, "
-        f"{sum(acted.values())} faults, hash {hash_of_hashes(results)}"
+        f"{len(results)} seeds: {requests} requests, {aborted} aborted, {evicted} evictions, {migrated} migrations, "
+        f"{ticks} ticks, {formed} groups formed anew, {sum(acted.values())} faults, hash {hash_of_hashes(results)}"
     )
 
 
@@ -141,12 +167,12 @@ def command(seed: int, variant: Variant) -> str:
         words.append("--without " + ",".join(kind.value for kind in variant.without))
     if variant.ranks is not None:
         words.append("--ranks {},{}".format(*variant.ranks))
-    if variant.pairs > 1:
+    if variant.pairs is not None:
         words.append(f"--pairs {variant.pairs}")
     return " ".join(words)
 
 
-def parse_variant(only: str, without: str, ranks: str, pairs: int) -> Variant:
+def parse_variant(only: str, without: str, ranks: str, pairs: int | None) -> Variant:
     """Read the flags; an empty one leaves nothing out. Raises ConfigError."""
     return Variant(_requests(only), _kinds(without), _ranks(ranks), pairs)
 

@@ -6,8 +6,9 @@ from itertools import groupby
 from rich.console import Console
 from rich.text import Text
 
-from tandem.control import get, part
-from tandem.runtime.history import Attempt, Summary, Transfer
+from tandem.control import EXIT_OK, EXIT_WRONG, get, part, show
+from tandem.core.config import MAX_CHOICES
+from tandem.runtime.history import Attempt, Summary, Transfer, Transfers
 from tandem.waterfall import (
     COMMIT,
     FAULT,
@@ -43,19 +44,38 @@ STYLES = {
 """Of what is in a bar, where there are colours."""
 
 
-def trace(request_id: str, admin_url: str) -> int:
-    """Draw it. Raises ConfigError with what the router says, or that nobody says anything."""
-    transfer = get(admin_url, f"transfers/{part('request_id', request_id)}", Transfer)
+def trace(request_id: str, admin_url: str, key: str = "", *, as_json: bool = False) -> int:
+    """Draw it; 1 if a rank that may know more was not heard. Raises ConfigError with what the router says."""
+    transfer = get(admin_url, f"transfers/{part('request_id', request_id)}", Transfer, key)
+    for choice in others(transfer.id, request_id, admin_url, key):
+        more = get(admin_url, f"transfers/{choice}", Transfer, key)
+        transfer = Transfer(transfer.id, [*transfer.attempts, *more.attempts], transfer.silent | more.silent)
+    if as_json:
+        show(transfer)
+        return EXIT_WRONG if transfer.silent else EXIT_OK
     console = Console(highlight=False, markup=False, soft_wrap=True)
     for line in told(transfer, console.width if console.is_terminal else WIDTH):
         console.print(line)
-    return 0
+    return EXIT_WRONG if transfer.silent else EXIT_OK
+
+
+def others(request_id: str, given: str, admin_url: str, key: str) -> list[str]:
+    """Ids of the other choices of an answer, as far as they are among the newest: theirs follow the answer's own.
+
+    Who names an attempt, or a choice that is not the first, wants that one.
+    """
+    first = int(request_id, 16)
+    if "." in given or first % MAX_CHOICES:
+        return []
+    newest = get(admin_url, "transfers", Transfers, key).transfers
+    return sorted({one.id for one in newest if first < int(one.id, 16) < first + MAX_CHOICES})
 
 
 def told(transfer: Transfer, width: int) -> Iterator[str | Text]:
     """All attempts, line by line."""
     for attempt in transfer.attempts:
-        yield headline(attempt.summary, len(transfer.attempts))
+        same = [one for one in transfer.attempts if one.summary.id == attempt.summary.id]
+        yield headline(attempt.summary, len(same))
         yield ""
         yield from map(coloured, waterfall(attempt, width))
         yield ""

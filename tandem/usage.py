@@ -10,9 +10,9 @@ import typer
 def explain(error: typer.TyperException, arguments: Sequence[str]) -> str:
     """Typer's message with the value that it is about, and where to look."""
     text = " ".join(error.format_message().split())
+    text = text.replace(": Value error, ", ": ", 1)
     if found := re.fullmatch(r"Invalid value for '(?P<flag>--[\w-]+)': (?P<fault>.*)", text, re.DOTALL):
         flag, fault = found["flag"], found["fault"]
-        fault = fault.removeprefix("Value error, ")
         text = f"{flag} is {written_after(flag, arguments)!r}: {fault[:1].lower()}{fault[1:]}"
     context = getattr(error, "ctx", None)
     where = context.command_path if context is not None else f"tandem {arguments[0]}"

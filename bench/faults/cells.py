@@ -4,9 +4,10 @@ import contextlib
 import os
 import random
 import signal
+import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -93,17 +94,25 @@ class Drills:
         drill = _Drill(self._cluster, self._folder, cell)
         try:
             load = self._load
-            drill.strike(self._draw(load.early, load.early_tokens), self._draw(load.late, load.late_tokens))
+            early, late = self._draw(load.early, load.early_tokens), self._draw(load.late, load.late_tokens)
+            drill.strike(early, late, lambda: self._ask(self._rng, load.late_tokens))
             drill.recover()
             self._cluster.at_rest()
             wrong = _wrong(drill.ends() + self._serve())
             self._cluster.at_rest()
         except NotSo as error:
             wrong = str(error)
+        if wrong:
+            wrong += f" (logged in {self._keep_log(cell)})"
         return Result(cell, drill.struck, drill.open, Counter(map(str, drill.ends())), drill.serving_s, wrong)
 
     def _draw(self, count: int, tokens: int) -> list[Asked]:
         return [self._ask(self._rng, tokens) for _ in range(count)]
+
+    def _keep_log(self, cell: Cell) -> Path:
+        path = Path(tempfile.gettempdir(), f"tandem-matrix-{cell}.log".replace(" ", "-"))
+        path.write_text("".join(self._cluster.lines()))
+        return path
 
     def _serve(self) -> list[Ended]:
         """One request for each pair of groups."""
@@ -130,8 +139,11 @@ class _Drill:
         """Of the streams, when all have ended."""
         return [stream.wait(ANSWER_S) for stream in self._streams]
 
-    def strike(self, early: Sequence[Asked], late: Sequence[Asked]) -> None:
-        """The early ones run when the order is given. Returns when the rank has been struck. Raises NotSo."""
+    def strike(self, early: Sequence[Asked], late: Sequence[Asked], draw: Callable[[], Asked]) -> None:
+        """The early ones run when the order is given. Returns when the rank has been struck. Raises NotSo.
+
+        Until then more are drawn: each is new to every cache, since a known one would go to its own group only.
+        """
         self._streams += [Stream(self._cluster.url, asked) for asked in early]
         all_begun(self._streams)
         self._order(self._cell.victim, Order(self._cell.point, self._cell.signal))
@@ -143,7 +155,7 @@ class _Drill:
             if time.monotonic() > until_s:
                 raise NotSo(f"{self._cell.victim} has not come to {self._cell.point.value} in {STRIKE_S:g} s")
             if time.monotonic() > nudge_s:
-                self._streams.append(Stream(self._cluster.url, late[-1]))
+                self._streams.append(Stream(self._cluster.url, draw()))
                 nudge_s += NUDGE_S
             time.sleep(LOOK_S)
         self.open = sum(stream.ended is None for stream in self._streams)

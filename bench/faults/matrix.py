@@ -8,6 +8,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import msgspec
+
 from bench.documents import DOCS
 from bench.faults.cells import Cell, Drills, Load, Result, all_cells
 from bench.faults.running import Running
@@ -20,6 +22,8 @@ LAYERS = 8
 RANKS = 3
 GROUPS = 2
 PROMPTS = 32
+TIMER_SCALE = 2
+"""Twelve ranks share the cores: whoever is only slow must not count as dead."""
 QUIESCE_MS = 2000
 """Most of a cell of a prefill rank would be spent on waiting for its word."""
 FAKE = (
@@ -28,6 +32,27 @@ FAKE = (
     f"--decode-groups={GROUPS}",
     f"--quiesce-ms={QUIESCE_MS}",
 )
+
+
+class Kept:
+    """Results, also of a run that was interrupted; without a path only of this one."""
+
+    def __init__(self, path: Path | None) -> None:
+        self.results: dict[Cell, Result] = {}
+        self._path = path
+        if path is not None and path.exists():
+            for line in path.read_bytes().splitlines():
+                self._take(msgspec.json.decode(line, type=Result))
+
+    def add(self, result: Result) -> None:
+        """One more."""
+        self._take(result)
+        if self._path is not None:
+            with open(self._path, "ab") as file:
+                file.write(msgspec.json.encode(result) + b"\n")
+
+    def _take(self, result: Result) -> None:
+        self.results[result.cell] = result
 
 
 @contextlib.contextmanager
@@ -47,18 +72,19 @@ def fake_drills(*arguments: str, load: Load, seed: int) -> Iterator[Drills]:
         yield Drills(cluster, folder, FakeRequests(LAYERS, PROMPTS, load.early_tokens), load, seed)
 
 
-def run(cells: Sequence[Cell], backend: str, seed: int) -> list[Result]:
-    """One after another, with a line for each."""
-    results = []
-    sizes = (f"--prefill-pp={RANKS}", f"--decode-pp={RANKS}", f"--disaggregation-transfer-backend={backend}")
-    with fake_drills(*sizes, load=Load(), seed=seed) as drills:
-        for number, cell in enumerate(cells, 1):
-            begun_s = time.monotonic()
-            result = drills.run(cell)
-            results.append(result)
-            took = f"{time.monotonic() - begun_s:.1f} s"
-            print(f"{number}/{len(cells)} {cell}: {told(result)}; {took}", file=sys.stderr, flush=True)
-    return results
+def run(cells: Sequence[Cell], backend: str, seed: int, kept: Kept) -> list[Result]:
+    """One after another, with a line for each. Those that are kept are not run again."""
+    missing = [cell for cell in cells if cell not in kept.results]
+    if missing:
+        sizes = (f"--prefill-pp={RANKS}", f"--decode-pp={RANKS}", f"--disaggregation-transfer-backend={backend}")
+        with fake_drills(*sizes, f"--timer-scale={TIMER_SCALE}", load=Load(), seed=seed) as drills:
+            for number, cell in enumerate(missing, 1):
+                begun_s = time.monotonic()
+                result = drills.run(cell)
+                kept.add(result)
+                took = f"{time.monotonic() - begun_s:.1f} s"
+                print(f"{number}/{len(missing)} {cell}: {told(result)}; {took}", file=sys.stderr, flush=True)
+    return [kept.results[cell] for cell in cells]
 
 
 def told(result: Result) -> str:
@@ -75,7 +101,8 @@ sends it itself, so the point is certain. Two groups of each role, {ranks} ranks
 Around each strike {streams} requests are streamed. A line holds if every text is that of the reference to its last
 character, all pages are back on all ranks, all groups are usable, and a request for each pair is answered right.
 Seconds are from the strike, or for SIGSTOP from SIGCONT, which comes when the group has noticed, until all groups are
-usable again. `tandem/runtime/drills.py` defines the points, `bench/faults/cells.py` what is done around them.
+usable again, with `--timer-scale {scale}`.
+`tandem/runtime/drills.py` defines the points, `bench/faults/cells.py` what is done around them.
 
 {holds} of {cells} hold, on {cores} cores of {cpu}. Served again after {median:.1f} s (median), {most:.1f} s (most).
 
@@ -90,6 +117,7 @@ def document(results: Sequence[Result], backend: str) -> str:
     times = sorted(result.serving_s for result in results)
     head = HEAD.format(
         ranks=RANKS,
+        scale=TIMER_SCALE,
         backend=backend,
         streams=Load().early + Load().late,
         holds=sum(not result.wrong for result in results),
@@ -120,10 +148,11 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", default="", help="cells whose name contains this, such as 'mid layer'")
     parser.add_argument("--backend", default="mooncake", choices=("mooncake", "shm"))
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--keep", type=Path, help="file of results: go on where a run with it was interrupted")
     parser.add_argument("--to", type=Path, default=DOCS / "matrix.md", help="where the table goes, unless --only")
     options = parser.parse_args(arguments)
     cells = [cell for cell in all_cells(RANKS, GROUPS) if options.only in str(cell)]
-    results = run(cells, options.backend, options.seed)
+    results = run(cells, options.backend, options.seed, Kept(options.keep))
     text = document(results, options.backend)
     if options.only:
         print(text)

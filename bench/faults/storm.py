@@ -60,6 +60,7 @@ class Storm:
     def states(self) -> Counter[str]:
         """How many requests are where, as the groups' first ranks and the router see them."""
         found = Counter({"half sent": self.cluster.get("/requests")["coming"]})
+        found["waiting in the router"] = self.cluster.get("/status")["queued"]
         for name, state in self.cluster.states().items():
             if name.endswith(".0"):
                 role = "prefill" if name.startswith("p") else "decode"
@@ -119,7 +120,8 @@ class Storm:
 def storm_on(requests: int, seed: int, *arguments: str) -> Iterator[Storm]:
     """On a cluster of its own, with two groups of each role."""
     allow_files(requests + FILES)
-    flags = (f"--max-concurrent-requests={requests}", f"--num-pages={PAGES * requests}", *arguments)
+    queue = (f"--queue-size={requests}", "--queue-timeout-secs=600")  # nobody is refused
+    flags = (f"--max-concurrent-requests={requests}", *queue, f"--num-pages={PAGES * requests}", *arguments)
     with tempfile.TemporaryDirectory() as dumps, Running(*FAKE, f"--dump-dir={dumps}", *flags) as cluster:
         storm = Storm(cluster, requests, seed)
         try:

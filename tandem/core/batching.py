@@ -1,5 +1,6 @@
 """Continuous batching: which running requests share a slot, and which of them go into the next tick."""
 
+from collections.abc import Iterable
 from typing import Generic, Protocol, TypeVar
 
 from tandem.core.budget import Budget
@@ -57,14 +58,19 @@ R = TypeVar("R", bound=Runner)
 
 
 class Batches(Generic[R]):
-    """The slots of a group. A request stays in its slot: its next token needs its last one."""
+    """The slots of a group. A request stays in its slot: its next token needs its last one.
 
-    def __init__(self, slots: int, pool: Pages, budget: Budget) -> None:
+    A slot of up to `slot_rows` requests takes as long as one with a single request, since a stage reads all its
+    weights for it: so few are not spread over slots, and slots that fit into one are joined.
+    """
+
+    def __init__(self, slots: int, pool: Pages, budget: Budget, slot_rows: int) -> None:
         self._slots: list[dict[Room, R]] = [{} for _ in range(slots)]  # each in the order of admission
         self._newcomers: dict[Room, R] = {}  # joined in this step
         self._blocked: dict[Room, R] = {}
         self._pool = pool
         self._budget = budget
+        self._slot_rows = slot_rows
 
     def __len__(self) -> int:
         return sum(len(slot) for slot in self._slots)
@@ -81,13 +87,34 @@ class Batches(Generic[R]):
             self._slots[request.slot].pop(request.room, None)
 
     def _bind(self, named: Slot) -> None:
-        """Newcomers go where the fewest run: full stages overlap best. Among equals, the slot that runs now."""
-        for room, request in self._newcomers.items():
-            loads = [(len(slot), index != named, index) for index, slot in enumerate(self._slots)]
-            request.slot = Slot(min(loads)[2])
-            members = [*self._slots[request.slot].items(), (room, request)]
-            self._slots[request.slot] = dict(sorted(members, key=lambda member: member[1].order))
+        """Newcomers fill the slot that is nearest to its `slot_rows`; where all have them, they go where the fewest
+        run: full stages overlap best. Among equals, the slot that runs now.
+        """
+        for request in self._newcomers.values():
+            places = [(*self._rank(len(slot)), index != named, index) for index, slot in enumerate(self._slots)]
+            self._put([request], Slot(min(places)[-1]))
         self._newcomers.clear()
+
+    def _rank(self, load: int) -> tuple[bool, int]:
+        """How good it is to join a slot with so many requests: the less, the better."""
+        full = load >= self._slot_rows
+        return full, load if full else -load
+
+    def _put(self, requests: Iterable[R], slot: Slot) -> None:
+        """They run in this slot from now on."""
+        members = [*self._slots[slot].values(), *requests]
+        for request in members:
+            request.slot = slot
+        self._slots[slot] = {one.room: one for one in sorted(members, key=lambda member: member.order)}
+
+    def _merge(self, slot: Slot) -> None:
+        """All of a slot go over to the fullest one that has room for them, and run when that one does."""
+        mine = len(self._slots[slot])
+        loads = [(len(other), -index) for index, other in enumerate(self._slots) if index != slot and other]
+        fitting = [load for load in loads if load[0] + mine <= self._slot_rows]
+        if mine and fitting:
+            leaving, self._slots[slot] = self._slots[slot], {}
+            self._put(leaving.values(), Slot(-max(fitting)[1]))
 
     def plan(self, slot: Slot) -> list[Row]:
         """Rows of the named slot in order of admission. A request that cannot grow now skips the tick."""
@@ -96,6 +123,7 @@ class Batches(Generic[R]):
         rows: list[Row] = []
         if slot == NO_SLOT:
             return rows
+        self._merge(slot)
         size = self._pool.page_size
         for request in self._slots[slot].values():
             if self._runnable(request) and (request.position < len(request.pages) * size or self._grow(request)):

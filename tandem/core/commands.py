@@ -14,6 +14,11 @@ Value = str | int | float | bool
 
 REGISTRY_URL = "TANDEM_REGISTRY_URL"
 """The environment variable of the registry's URL: it may hold a password, and everyone can read command lines."""
+API_KEY = "TANDEM_API_KEY"
+ADMIN_API_KEY = "TANDEM_ADMIN_API_KEY"
+"""The same for the keys of a router."""
+LOADED = "LOADED"
+"""What a line of a supervised rank begins with that says how many of its tensors are loaded."""
 
 
 class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,6 +34,8 @@ class StartOptions(msgspec.Struct, frozen=True, kw_only=True):
     timer_scale: float = 1.0
     drain_s: float = DRAIN_S
     supervised: bool = False
+    api_key: str = ""
+    admin_api_key: str = ""
 
 
 def rank_name(group: Group, rank: RankId) -> str:
@@ -49,6 +56,7 @@ def topology_options(topology: Topology, start: StartOptions) -> list[RankOption
             registry_url=start.registry_url,
             run_dir=start.run_dir,
             dtype=topology.dtype,
+            engine=topology.engine,
             transfer_backend=topology.transfer_backend,
             threads=start.threads,
             secret_file=start.secret_file,
@@ -73,7 +81,9 @@ def router_options(topology: Topology, start: StartOptions) -> RouterOptions:
         port=topology.port,
         admin_port=topology.admin_port,
         secret_file=start.secret_file,
-        max_concurrent_requests=topology.max_concurrent_requests,
+        frontend=topology.frontend,
+        api_key=start.api_key,
+        admin_api_key=start.admin_api_key,
         supervised=start.supervised,
         timer_scale=start.timer_scale,
         drain_s=start.drain_s,
@@ -81,9 +91,14 @@ def router_options(topology: Topology, start: StartOptions) -> RouterOptions:
 
 
 def rank_arguments(options: RankOptions) -> list[str]:
-    """What follows `tandem` on a rank's command line. `limits.context` is not on it: every rank reads its model."""
+    """What follows `tandem` on a rank's command line."""
+    return [options.group.role.value, *written(rank_flags(options))]
+
+
+def rank_flags(options: RankOptions) -> dict[str, Value]:
+    """The flags of a rank, without dashes. `limits.context` is not among them: every rank reads its model."""
     group, limits = options.group, options.limits
-    flags: dict[str, Value] = {
+    return {
         "cluster": options.cluster,
         "group": group.name,
         "rank": options.rank,
@@ -92,12 +107,15 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "model": options.model,
         "served-model-name": options.served_model_name,
         "dtype": options.dtype,
+        "engine": options.engine,
+        "hidden-link": options.hidden_link,
         "threads": options.threads,
         "page-size": limits.page_size,
         "num-pages": limits.num_pages,
         "chunked-prefill-size": limits.chunked_prefill_size,
         "max-prefill-tokens": limits.max_prefill_tokens,
         "pp-async-batch-depth": limits.async_depth,
+        "slot-rows": limits.slot_rows,
         "max-rooms": limits.max_rooms,
         "host-pages": limits.host_pages,
         "no-prefix-cache": not limits.prefix_cache,
@@ -110,6 +128,7 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "bind": options.bind,
         "http-host": options.http_host,
         "http-port": options.http_port,
+        "peers": options.peers,
         "disaggregation-transfer-backend": options.transfer_backend,
         "transport-protocol": options.transport_protocol,
         "transport-device": options.transport_device,
@@ -120,12 +139,17 @@ def rank_arguments(options: RankOptions) -> list[str]:
         "timer-scale": options.timer_scale,
         "supervised": options.supervised,
     }
-    return [group.role.value, *_written(flags)]
 
 
 def router_arguments(options: RouterOptions) -> list[str]:
-    """What follows `tandem` on the command line of a router."""
-    flags: dict[str, Value] = {
+    """What follows `tandem` on the command line of a router. Keys are not on it: see `environment`."""
+    return ["router", *written(router_flags(options))]
+
+
+def router_flags(options: RouterOptions) -> dict[str, Value]:
+    """The flags of a router, without dashes."""
+    front = options.frontend
+    return {
         "cluster": options.cluster,
         "model": options.model,
         "served-model-name": options.served_model_name,
@@ -134,21 +158,23 @@ def router_arguments(options: RouterOptions) -> list[str]:
         "port": options.port,
         "admin-host": options.admin_host,
         "admin-port": options.admin_port,
-        "request-timeout": options.request_timeout_s,
-        "max-concurrent-requests": options.max_concurrent_requests,
+        "peers": options.peers,
+        **{name.replace("_", "-"): getattr(front, name) for name in front.__struct_fields__},
         "drain-s": options.drain_s,
         "timer-scale": options.timer_scale,
         "supervised": options.supervised,
     }
-    return ["router", *_written(flags)]
 
 
 def environment(options: RankOptions | RouterOptions) -> dict[str, str]:
     """What a process is told beside its command line."""
-    return {REGISTRY_URL: options.registry_url}
+    told = {REGISTRY_URL: options.registry_url}
+    if isinstance(options, RouterOptions):
+        told |= {API_KEY: options.api_key, ADMIN_API_KEY: options.admin_api_key}  # an empty one hides ours
+    return told
 
 
-def _written(flags: Mapping[str, Value]) -> list[str]:
+def written(flags: Mapping[str, Value]) -> list[str]:
     """`--name=value`, as one word: a value may be empty or begin with a dash. A switch that is off is left out."""
     words = []
     for name, value in flags.items():

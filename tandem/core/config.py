@@ -10,16 +10,27 @@ from tandem.core.ids import LayerId, RankId
 
 MAX_ROOMS = 1024
 """Requests that one group holds at once, in all states; one more is refused as `queue_full`."""
+SLOT_ROWS = 8
 MAX_REQUESTS = 1024
-"""Requests that one router answers at once; one more is refused as `too_many_requests`."""
+"""Requests that one router has at the groups at once; one more waits in its queue."""
+QUEUE_SIZE = 1024
+"""Requests that wait in one router; one more is refused as `queue_full`."""
+MAX_CHOICES = 128
+"""Of one answer. Each has a request id of its own, so many from the answer's on."""
+QUEUE_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 600.0
 """For one request, from its first byte to its last."""
 DRAIN_S = 30.0
 """For what is open, once a process has been told to end."""
+RETRIES_MAX = 3
+"""Twice for a failed transfer and once for a damaged one is all that a request gets."""
 QUIESCE_MS = 10_000
 CHECKSUM_SAMPLE = 64
 MAX_TICK_TOKENS = 2**20
 """Of a prompt, or of all prompts, in one tick: no group is ever told to take more."""
+
+AUTO = "auto"
+"""Instead of a partition: layers are split so that the slowest stage is as fast as can be."""
 
 
 class RoleName(enum.Enum):
@@ -30,6 +41,16 @@ class RoleName(enum.Enum):
     COLOCATED = "colocated"  # both in one ring, without a transfer
 
 
+EngineName = Literal["auto", "cpu", "torch", "flashinfer", "fake"]
+"""What computes a stage: native code on the CPU, PyTorch on the CPU, FlashInfer on a GPU; fake is for fake models.
+
+auto is `cpu` where it can be had for the model, else `torch`."""
+FALLBACK = "not "
+"""How the reason for an engine begins that stands in for a faster one."""
+HiddenLink = Literal["host", "nccl"]
+"""How hidden states go from stage to stage: through host memory, or from GPU to GPU."""
+PolicyName = Literal["cache_aware", "round_robin", "power_of_two"]
+"""How a router chooses among the groups that can take a request."""
 TransferConsensus = Literal["store", "ring"]
 """How a group agrees on landed, failed and quiet transfers: by the PPConsensusStore, or by two-pass ring votes."""
 TransferBackend = Literal["mooncake", "shm"]
@@ -45,6 +66,7 @@ class Limits(msgspec.Struct, frozen=True):
     chunked_prefill_size: int = 512  # tokens of one prompt per tick
     max_prefill_tokens: int = 1024  # tokens of all prompts per tick
     async_depth: int = 0  # decode: slots beyond one per stage
+    slot_rows: int = SLOT_ROWS  # decode: requests that one slot computes in the time that one of them takes
     max_rooms: int = MAX_ROOMS
     host_pages: int = 1024  # decode: pages of host memory for requests that had to make room
     prefix_cache: bool = True
@@ -77,6 +99,24 @@ class Group(msgspec.Struct, frozen=True):
         return LayerId(first), LayerId(first + self.partition[rank])
 
 
+class Frontend(msgspec.Struct, frozen=True, kw_only=True):
+    """How a router serves its clients. Its flags have the names of the fields."""
+
+    policy: PolicyName = "cache_aware"
+    max_concurrent_requests: int = MAX_REQUESTS
+    queue_size: int = QUEUE_SIZE  # 0: who cannot be served at once is refused
+    queue_timeout_secs: float = QUEUE_TIMEOUT_S
+    request_timeout_secs: float = REQUEST_TIMEOUT_S
+    retry_max_retries: int = RETRIES_MAX  # of one request, after a hand-over failed
+    cb_failure_threshold: int = 5  # failures in a row that open a breaker
+    cb_timeout_duration_secs: float = 30.0  # until its trial
+    max_payload_size: int = 4 * 1024 * 1024  # bytes
+    api_keys_file: str = ""
+    tls_cert_path: str = ""
+    tls_key_path: str = ""
+    otlp_traces_endpoint: str = ""  # empty: no traces
+
+
 class Topology(msgspec.Struct, frozen=True):
     """A whole cluster: what `tandem up` starts and what a chart renders."""
 
@@ -85,12 +125,13 @@ class Topology(msgspec.Struct, frozen=True):
     groups: tuple[Group, ...]
     limits: Limits
     dtype: str = "auto"
+    engine: EngineName = "auto"
     transfer_backend: TransferBackend = "mooncake"
     host: str = "127.0.0.1"
     port: int = 8000
     admin_port: int = 0
     registry_url: str = ""  # empty: an embedded server
-    max_concurrent_requests: int = MAX_REQUESTS
+    frontend: Frontend = Frontend()
 
     def ranks(self) -> list[tuple[Group, RankId]]:
         """Every rank of every group, in the order to start them."""
@@ -99,10 +140,15 @@ class Topology(msgspec.Struct, frozen=True):
 
 def split_layers(layers: int, parts: int) -> tuple[int, ...]:
     """Cut `layers` into `parts` as evenly as possible, the longer stages first: the last one also has the lm_head."""
-    if not 1 <= parts <= layers:
-        raise ConfigError(f"pp-size is {parts}: it must be from 1 to the model's {layers} layers")
+    check_parts(layers, parts)
     share, rest = divmod(layers, parts)
     return tuple(share + (part < rest) for part in range(parts))
+
+
+def check_parts(layers: int, parts: int) -> None:
+    """Raises ConfigError when not every stage can have a layer."""
+    if not 1 <= parts <= layers:
+        raise ConfigError(f"pp-size is {parts}: it must be from 1 to the model's {layers} layers")
 
 
 def parse_partition(text: str, layers: int, parts: int, flag: str) -> tuple[int, ...]:
@@ -110,7 +156,7 @@ def parse_partition(text: str, layers: int, parts: int, flag: str) -> tuple[int,
     try:
         partition = tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"{flag} is {text!r}: give layers per stage, such as 10,10,10") from None
+        raise ConfigError(f"{flag} is {text!r}: give layers per stage, such as 10,10,10, or {AUTO}") from None
     if len(partition) != parts or sum(partition) != layers or min(partition) < 1:
         raise ConfigError(
             f"{flag} is {text!r}: give {parts} positive numbers that add up to the model's {layers} layers"
@@ -123,6 +169,7 @@ BOUNDS = {
     "num_pages": ("num-pages", 1, 2**24),
     "chunked_prefill_size": ("chunked-prefill-size", 1, MAX_TICK_TOKENS),
     "max_prefill_tokens": ("max-prefill-tokens", 1, MAX_TICK_TOKENS),
+    "slot_rows": ("slot-rows", 1, 2**20),
     "async_depth": ("pp-async-batch-depth", 0, 1024),
     "max_rooms": ("max-rooms", 1, 2**20),
     "host_pages": ("host-pages", 0, 2**24),
@@ -151,14 +198,17 @@ class RankOptions(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     served_model_name: str
     limits: Limits
-    registry_url: str
+    registry_url: str  # empty: `peers` are asked
     run_dir: str  # private directory for unix sockets and shared memory
     bind: str = ""  # host to bind, or empty: unix sockets in run_dir
     dtype: str = "auto"
+    engine: EngineName = "auto"
+    hidden_link: HiddenLink = "host"
     threads: int = 1
     secret_file: str = ""
     http_host: str = "127.0.0.1"
     http_port: int = 0
+    peers: str = ""  # host:port of every rank's HTTP port; empty: there is a registry
     transfer_backend: TransferBackend = "mooncake"
     transport_protocol: Literal["tcp", "rdma"] = "tcp"
     transport_device: str = ""
@@ -195,14 +245,16 @@ class RouterOptions(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str
     model: str
     served_model_name: str
-    registry_url: str
+    registry_url: str  # empty: `peers` are asked
+    peers: str = ""  # host:port of every rank's HTTP port
     host: str = "127.0.0.1"
     port: int = 8000
     admin_host: str = "127.0.0.1"
     admin_port: int = 0
     secret_file: str = ""
-    request_timeout_s: float = REQUEST_TIMEOUT_S
-    max_concurrent_requests: int = MAX_REQUESTS
+    frontend: Frontend = Frontend()
+    api_key: str = ""  # the one key of all clients
+    admin_api_key: str = ""
     drain_s: float = DRAIN_S
     supervised: bool = False
     timer_scale: float = 1.0  # multiplies failure timers

@@ -111,6 +111,14 @@ class Restore:
 
 
 @dataclass(frozen=True, slots=True)
+class Compile:
+    """Compile a room's grammar, beside all else; then say Compiled."""
+
+    room: Room
+    grammar: str
+
+
+@dataclass(frozen=True, slots=True)
 class TellRouter:
     """Rank 0: to the router that submitted the room."""
 
@@ -138,6 +146,7 @@ Effect = (
     | Verify
     | BackUp
     | Restore
+    | Compile
     | TellRouter
     | TellPeer
 )

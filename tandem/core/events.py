@@ -5,7 +5,7 @@ import enum
 import msgspec
 
 from tandem.core.ids import LayerId, RankId, Room, Tick
-from tandem.core.inputs import Control, FirstToken, Knobs, Submit, Tokens
+from tandem.core.inputs import Control, FirstToken, Knobs, Submit, TokenLogprobs, Tokens
 from tandem.core.messages import (
     BallotBack,
     Baton,
@@ -43,6 +43,7 @@ class Ran(_Event, frozen=True):
 
     tick: Tick
     tokens: Tokens
+    logprobs: TokenLogprobs = ()
 
 
 class Written(enum.Enum):
@@ -93,6 +94,13 @@ class Fenced(_Event, frozen=True):
     group: str
 
 
+class Compiled(_Event, frozen=True):
+    """A grammar has been compiled on this rank, or cannot be, within the limits. Only rank 0 concludes anything."""
+
+    room: Room
+    ok: bool
+
+
 class Combined(_Event, frozen=True):
     """Rank 0: the group's combined fact about a room changed; None when every rank has deleted it."""
 
@@ -127,6 +135,7 @@ Event = (
     | BackedUp
     | PeerOpened
     | PeerLost
+    | Compiled
     | Combined
     | Woke
 )

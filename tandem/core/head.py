@@ -5,7 +5,7 @@ from consensus.ring import unanimous
 from tandem.core import messages
 from tandem.core.effects import Effect, TellPeer, TellRouter
 from tandem.core.errors import Divergence
-from tandem.core.events import Combined, Event, PeerOpened, Ran, Started
+from tandem.core.events import Combined, Compiled, Event, PeerOpened, Ran, Started
 from tandem.core.ids import LEADER, Room, Slot, Tick
 from tandem.core.inputs import Abort, Control, FirstToken, Frame, Harvest, Kind, Knobs, Outcome, Submit, Verdict
 from tandem.core.messages import Cancel, Cancelled, Done, Fact, Quiet, Return, Token
@@ -24,6 +24,7 @@ from tandem.core.plan import (
 )
 from tandem.core.scheduler import Scheduler
 from tandem.core.tuning import ChunkTuner
+from tandem.core.untold import Untold
 
 
 class Head:
@@ -38,13 +39,16 @@ class Head:
         self._digests: dict[Tick, int] = {}  # of ticks whose return is out, oldest first
         self._met: dict[str, int] = {}  # by group, the incarnation of its rank 0 that was met last
         self._granted: dict[Room, tuple[str, int | None]] = {}  # to which of these a room's pages were granted
+        self.untold = Untold()
         self._unstarted: Tick | None = None  # launched, but this stage has not begun it
         self._slot = Slot(0)
 
     def gather(self, event: Event, now_ms: int) -> None:
         """What is said to the group, and what its facts entail."""
         match event:
-            case Submit() | FirstToken() | Control() | Knobs():
+            case FirstToken():
+                self._first_token(event)
+            case Submit() | Control() | Knobs():
                 self._leader.arrive(event)
             case Cancel(room=room, reason=reason):
                 self._leader.arrive(Abort(room, reason))
@@ -57,12 +61,23 @@ class Head:
                 self._met[hello.group] = hello.incarnation
             case Combined(room=room, fact=fact):
                 self._combined(room, fact)
+            case Compiled(room=room, ok=ok):
+                if self._scheduler.role.knows(room):
+                    self._leader.conclude(Verdict(room, Kind.COMPILED if ok else Kind.BAD_GRAMMAR))
             case Started() | Ran() if self._tuner is not None:
                 knobs = self._tuner.on(event, now_ms)
                 if knobs is not None:
                     self._leader.arrive(knobs)
             case _:
                 pass
+
+    def _first_token(self, first: FirstToken) -> None:
+        """The frame has all but the log-probabilities."""
+        if first.logprobs is not None:
+            if self._scheduler.role.knows(first.room):
+                self.untold.first(first.room, first.logprobs)
+            first = FirstToken(first.room, first.token, cached=first.cached)
+        self._leader.arrive(first)
 
     def _can_vouch(self, room: Room) -> bool:
         """Whether the peer is still the incarnation that the room's pages were granted to.
@@ -130,6 +145,8 @@ class Head:
         if expected != (message.tick, message.digest):
             raise Divergence(f"return of (tick, digest) {(message.tick, message.digest)}, rank 0 expects {expected}")
         del self._digests[message.tick]
+        if message.logprobs:
+            self.untold.drawn(message.tokens, message.logprobs, self._scheduler.role.knows)
         self._leader.harvest(Harvest(message.tick, message.tokens))
 
     def balloted(self, tick: Tick, yes: int) -> None:
@@ -154,8 +171,9 @@ class Head:
     def speak(self, note: Note) -> list[Effect]:
         """One note of a plan, as a message to a router or to the peer group's rank 0."""
         match note:
-            case Emitted(room=room, index=index, token=token):  # first, as there are the most of them
-                return [TellRouter(Token(room, index, token))]
+            case Emitted(room=room, index=index, token=token, cached=cached):  # first, as there are the most of them
+                logprobs = self.untold.take(room, index, token) if self.untold else None
+                return [TellRouter(Token(room, index, token, logprobs, cached))]
             case Opened(room=room):
                 self._combined(room, self._facts.get(room))
             case Ended(room=room, reason=reason):
@@ -164,8 +182,8 @@ class Head:
                 return [TellRouter(messages.Evicted(room))]
             case Granted(room=room, peer=peer):
                 self._granted[room] = peer, self._met.get(peer)
-            case HandedOff(room=room, peer=peer, token=token):
-                return [TellPeer(peer, LEADER, FirstToken(room, token))]
+            case HandedOff(room=room, peer=peer, token=token, cached=cached):
+                return [TellPeer(peer, LEADER, FirstToken(room, token, self.untold.of_first(room), cached))]
             case ToldPeer(room=room, peer=peer, reason=reason):
                 return [TellPeer(peer, LEADER, Cancelled(self._group, room, reason))]
             case Settled(room=room, peer=peer):
@@ -173,6 +191,7 @@ class Head:
             case Forgotten(room=room):
                 self._leader.forget(room)
                 self._granted.pop(room, None)
+                self.untold.forget(room)
             case _:
                 pass  # for the couriers
         return []

@@ -11,7 +11,7 @@ from msgspec import Meta
 
 from tandem.core.config import MAX_TICK_TOKENS
 from tandem.core.ids import Room, Slot, Tick
-from tandem.core.requests import Reason, Work
+from tandem.core.requests import Logprobs, Reason, Work
 
 MAX_ARRIVALS = 256
 """Arrivals in one frame; the rest wait for the next one."""
@@ -24,6 +24,8 @@ class Submit(msgspec.Struct, frozen=True, array_like=True, tag="submit"):
 
     work: Work
     remaining_ms: int
+    whole: bool = False
+    """Its answer may be told in portions, as nobody reads it before its end. For rank 0 alone: no frame has it."""
 
 
 class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag="first"):
@@ -31,6 +33,8 @@ class FirstToken(msgspec.Struct, frozen=True, array_like=True, tag="first"):
 
     room: Room
     token: int
+    logprobs: Logprobs | None = None  # for rank 0 alone: no frame has it
+    cached: int = 0  # tokens of the prompt that were in prefill's cache: decode tells token 0 again, maybe first
 
 
 class Abort(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
@@ -79,6 +83,8 @@ class Kind(enum.Enum):
     CORRUPTED = "corrupted"  # decode: any rank has read other bytes than were sent
     QUIET = "quiet"  # nobody can touch the room's pages any more, on either side
     FENCED = "fenced"  # nobody can touch this group's pages of the room any more; the peer looks after its own
+    COMPILED = "compiled"  # rank 0 has compiled the room's grammar
+    BAD_GRAMMAR = "bad grammar"  # rank 0 could not, within the limits
     BACKED_UP = "backed up"  # decode: every rank has copied the room's pages to host memory
 
 
@@ -91,7 +97,11 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
 
 
 Tokens = tuple[tuple[Room, tuple[int, ...]], ...]
-"""Sampled token ids, one tuple per row that samples, in the plan's row order."""
+"""Sampled token ids, one tuple per row that samples, in the plan's row order; empty where logits were no numbers."""
+
+
+TokenLogprobs = tuple[Logprobs | None, ...]
+"""One for each token of `Tokens`, in their order; empty: none was asked for. They end at rank 0: no frame has them."""
 
 
 class Harvest(msgspec.Struct, frozen=True, array_like=True):

@@ -25,3 +25,5 @@ class Member(msgspec.Struct, frozen=True):
     peers: str = ""  # prefill, ROUTER: Hello, Grant, Cancelled
     epoch: Epoch = Epoch(0)  # 0 until the ring has formed; `limits` are the agreed ones from then on
     last_end: str = ""  # why the last epoch of this process is over
+    engine: str = ""  # what computes there, and in which dtype
+    engine_why: str = ""  # why that one

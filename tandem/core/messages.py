@@ -2,7 +2,7 @@
 
 | from -> to                              | messages                                              |
 | router -> rank 0 of a group             | Submit, Cancel, Control, Knobs, Watch                 |
-| rank 0 -> router                        | Token, Done, Evicted, Load                            |
+| rank 0 -> router                        | lists of Token, Portion, Done, Evicted, Load, Cached  |
 | prefill rank 0 -> decode rank 0         | FirstToken, Quiet, Cancelled, all in Numbered         |
 | decode rank 0 -> prefill rank 0         | Cancelled, in Numbered                                |
 | decode rank -> prefill rank             | Hello; Grant in Numbered; Heard                       |
@@ -18,11 +18,12 @@ from typing import Generic, TypeVar
 import msgspec
 
 from tandem.core.config import Limits
+from tandem.core.ends import NO_END, End
 from tandem.core.ids import Epoch, LayerId, PageId, RankId, Room, Tick
-from tandem.core.inputs import Control, FirstToken, Frame, Knobs, Submit, Tokens
-from tandem.core.requests import Reason
+from tandem.core.inputs import Control, FirstToken, Frame, Knobs, Submit, TokenLogprobs, Tokens
+from tandem.core.requests import Logprobs, Reason
 
-PROTOCOL = 4
+PROTOCOL = 7
 """Raised whenever a message changes its meaning; part of the fingerprint."""
 
 
@@ -47,7 +48,13 @@ SILENT_S = 5.0
 
 
 class Watch(_Message, frozen=True):
-    """A router wants to hear a group's Load; sent once a second, so it is also the router's sign of life."""
+    """A router wants to hear a group's Load; sent once a second, so it is also the router's sign of life.
+
+    `cached`: it wants to hear what the group's prefix cache holds, and has understood all up to this number; 0: nothing
+    yet, and the group begins with all that it holds.
+    """
+
+    cached: int | None = None
 
 
 class Token(_Message, frozen=True):
@@ -56,13 +63,28 @@ class Token(_Message, frozen=True):
     room: Room
     index: int
     token: int
+    logprobs: Logprobs | None = None
+    cached: int = 0  # with index 0: tokens of the prompt that were in the cache
+
+
+PORTION = 16
+"""Tokens in a Portion: a lost group costs no more of them, and so many exonerate a request that was on two."""
+
+
+class Portion(_Message, frozen=True):
+    """Tokens of a room that is told whole, from the position `first` on."""
+
+    room: Room
+    first: int
+    tokens: tuple[int, ...]
 
 
 class Done(_Message, frozen=True):
-    """This group's last word about a room."""
+    """This group's last word about a room. `cause`: why its epoch has ended, of a group that was lost; for people."""
 
     room: Room
     reason: Reason
+    cause: str = ""
 
 
 class Evicted(_Message, frozen=True):
@@ -79,6 +101,19 @@ class Load(_Message, frozen=True):
     running: int
     free_pages: int
     draining: bool = False  # it refuses new requests
+    paused: bool = False  # it starts no forward: what is asked for waits
+
+
+class Cached(_Message, frozen=True):
+    """What became known to a group's prefix cache, and what left it, as page hashes: see `core.journal`.
+
+    `number` is that of the newest change in here, `after` that of the newest before; with `after` 0 it begins anew.
+    """
+
+    after: int
+    number: int
+    stored: tuple[int, ...]
+    removed: tuple[int, ...]
 
 
 # group <-> group
@@ -122,6 +157,7 @@ class Hello(_Message, frozen=True):
     region: Region
     probe: int = 0  # decode: the address for the known answer; prefill: the address that it has written to
     fence: int = 0  # how often what the receiver's group may reach here has been fenced
+    engine: str = ""  # what computes here, for people: the fingerprint has what must be equal
     session: int = 0  # decode: of this attempt, ascending; prefill: of the one that it answers
     epoch: Epoch = Epoch(0)  # of my ring: who calls for a rank that has called in a later one is its past
 
@@ -226,7 +262,8 @@ class Join(_Message, frozen=True):
     limits: Limits
     fingerprint: str
     known: Epoch = Epoch(0)  # the latest epoch that this process was a member of
-    last_end: str = ""  # why that one is over
+    last_end: End = NO_END  # of that one
+    engine: str = ""  # what computes there, for people
 
 
 class Formed(_Message, frozen=True):
@@ -276,8 +313,7 @@ class EpochEnded(_Message, frozen=True):
 
     epoch: Epoch
     rank: RankId  # who has found out
-    cause: str
-    left: bool = False  # in order: a rank was told to end
+    end: End
 
 
 # the ring
@@ -301,12 +337,16 @@ class Hidden(_Message, frozen=True):
 
 
 class Return(_Message, frozen=True):
-    """Last rank to rank 0, one per tick with rows, in tick order. One token tuple per sampled row, in plan order."""
+    """Last rank to rank 0, one per tick with rows, in tick order. One token tuple per sampled row, in plan order.
+
+    `logprobs` end at rank 0: no frame has them.
+    """
 
     epoch: Epoch
     tick: Tick
     digest: int
     tokens: Tokens
+    logprobs: TokenLogprobs = ()
 
 
 class BallotBack(_Message, frozen=True):
@@ -318,7 +358,8 @@ class BallotBack(_Message, frozen=True):
 
 
 ToGroup = Submit | Cancel | Control | Knobs | Watch
-ToRouter = Token | Done | Evicted | Load
+ToRouter = Token | Portion | Done | Evicted | Load | Cached
+ToRouters = list[ToRouter]  # all that a round has for one router
 SaidByDecode = Grant | Cancelled
 SaidByPrefill = Commit | FirstToken | Quiet | Cancelled
 ToPrefill = Hello | Numbered[SaidByDecode] | Heard

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import PageId, Room
+from tandem.core.journal import Journal
 from tandem.core.prefixes import TOKEN_BYTES, Node, PrefixTree, path
 
 
@@ -53,6 +54,12 @@ class PagePool:
     def news(self) -> tuple[int, int]:
         """Changes whenever one who was refused pages may get them now: some came back, or a prefix became known."""
         return self.freed_at, self.published
+
+    def keep_journal(self) -> Journal:
+        """Of what its prefix cache holds, from now on; before anything is cached. It changes no decision."""
+        assert self._tree.pages == 0
+        self._tree.journal = journal = Journal()
+        return journal
 
     # private pages
 

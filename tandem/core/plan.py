@@ -1,11 +1,12 @@
 """What every rank does at one tick: rows to compute, questions to vote on, notes to act upon. Equal on all ranks."""
 
 import enum
+from collections.abc import Sequence
 
 import msgspec
 
 from tandem.core.ids import PageId, Room, Slot, Tick
-from tandem.core.requests import Reason, Sampling
+from tandem.core.requests import Reason, Sampling, Work
 
 
 class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -22,11 +23,27 @@ class Row(msgspec.Struct, frozen=True, array_like=True, gc=False):
     pages: tuple[PageId, ...]
     samples: bool
     sampling: Sampling
+    past: tuple[int, ...] = ()
+    """If it samples and its sampling looks back, or its answer has a grammar: all tokens before the one to draw."""
+    generated: int = 0  # so many last ones of `past` are of the answer
+    grammar: str = ""  # as in Work
 
     @property
     def end(self) -> int:
         """Tokens in the cache once this row has run."""
         return self.start + len(self.tokens)
+
+
+History = tuple[tuple[int, ...], int, str]
+"""`past`, `generated` and `grammar` of a row."""
+NO_HISTORY: History = (), 0, ""
+
+
+def history(work: Work, answer: Sequence[int] = ()) -> History:
+    """Of a row that draws the token after this beginning of the answer; nothing if the token does not depend on it."""
+    if not work.looks_back:
+        return NO_HISTORY
+    return (*work.prompt, *answer), work.generated + len(answer), work.grammar
 
 
 MAX_ASKS = 64
@@ -60,6 +77,13 @@ class Opened(msgspec.Struct, frozen=True, array_like=True, tag="opened"):
     prompt_tokens: int
 
 
+class Uncompiled(msgspec.Struct, frozen=True, array_like=True, tag="uncompiled"):
+    """The room waits until rank 0 has compiled its grammar; the last rank will need it, too."""
+
+    room: Room
+    grammar: str
+
+
 class Granted(msgspec.Struct, frozen=True, array_like=True, tag="granted"):
     """Decode: the prealloc vote passed; tell the prefill ranks where the pages are. Pages before are here already."""
 
@@ -82,6 +106,7 @@ class Emitted(msgspec.Struct, frozen=True, array_like=True, tag="emitted", gc=Fa
     room: Room
     index: int
     token: int
+    cached: int = 0  # with the first one: tokens of the prompt that were in prefill's cache
 
 
 class HandedOff(msgspec.Struct, frozen=True, array_like=True, tag="handed"):
@@ -90,6 +115,7 @@ class HandedOff(msgspec.Struct, frozen=True, array_like=True, tag="handed"):
     room: Room
     peer: str
     token: int
+    cached: int = 0  # tokens of the prompt that were in the cache
 
 
 class Ended(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
@@ -156,6 +182,7 @@ class Forgotten(msgspec.Struct, frozen=True, array_like=True, tag="forgotten"):
 
 RoomNote = (
     Opened
+    | Uncompiled
     | Granted
     | Returned
     | Emitted

@@ -11,14 +11,14 @@ from consensus.facts import BOTTOM, join, without_transfer
 from consensus.polls import CONCLUDES, answer
 from consensus.ring import fold
 from tandem.core.config import Limits
-from tandem.core.effects import Effect, Forget, Launch, Observe, SendHidden, SendNext
+from tandem.core.effects import Compile, Effect, Forget, Launch, Observe, SendHidden, SendNext
 from tandem.core.errors import Divergence
 from tandem.core.events import Event, Ran, Started
 from tandem.core.head import Head
 from tandem.core.ids import LEADER, Epoch, RankId, Room, Tick
-from tandem.core.inputs import Frame, Tokens
+from tandem.core.inputs import Frame
 from tandem.core.messages import BallotBack, Baton, Fact, Hidden, Return
-from tandem.core.plan import Ask, Forgotten, Plan
+from tandem.core.plan import Ask, Forgotten, Plan, Uncompiled
 from tandem.core.recorder import Recorder
 from tandem.core.role import Courier
 from tandem.core.scheduler import Scheduler
@@ -61,7 +61,7 @@ class Rank:
         self._stepped: deque[Plan] = deque()  # plans with rows that wait for their hidden states
         self._hidden: deque[Hidden] = deque()  # headers that came before their plan
         self._launched: dict[Tick, Plan] = {}
-        self._returns: dict[Tick, tuple[int, Tokens | None]] = {}  # last rank: (digest, tokens; None: not sampled yet)
+        self._returns: dict[Tick, Return | None] = {}  # last rank: None: not sampled yet
         self._facts: dict[Room, Fact] = {}  # what this rank has observed
         self._polls = limits.transfer_consensus == "ring"
         self._out: list[Effect] = []
@@ -104,6 +104,11 @@ class Rank:
         """Rank 0: the group takes nothing new, and has finished all that it had."""
         return self._head is not None and self._head.drained
 
+    @property
+    def untold(self) -> int:
+        """Rank 0: log-probabilities whose token is not told yet."""
+        return len(self._head.untold) if self._head is not None else 0
+
     def in_hand(self) -> list[Plan]:
         """Plans whose forward has not ended, or not begun for want of hidden states: for the dump."""
         return [*self._launched.values(), *self._stepped]
@@ -140,8 +145,8 @@ class Rank:
                 self._on_ring(event)
             case Started(tick=tick):
                 self._started(tick)
-            case Ran(tick=tick, tokens=tokens):
-                self._ran(tick, tokens)
+            case Ran():
+                self._ran(event)
             case _:
                 pass
 
@@ -193,10 +198,12 @@ class Rank:
         return self.courier.answer(ask)
 
     def _report(self, plan: Plan) -> None:
-        """Rank 0 speaks for the group; every rank forgets what has gone."""
+        """Rank 0 speaks for the group; who decides and who draws compile grammars; every rank forgets what has gone."""
         for note in plan.notes:
             if self._head is not None:
                 self._out += self._head.speak(note)
+            if type(note) is Uncompiled and (self.place.first or self.place.last):
+                self._out.append(Compile(note.room, note.grammar))
             if type(note) is Forgotten:
                 self._facts.pop(note.room, None)
                 self._out.append(Forget(note.room))
@@ -210,7 +217,7 @@ class Rank:
             self._launched[plan.tick] = plan
             self._out.append(Launch(plan))
             if self.place.last:
-                self._returns[plan.tick] = (plan.digest, None)
+                self._returns[plan.tick] = None
 
     def _compare(self, plan: Plan, header: Hidden) -> None:
         """Nothing is launched on a plan that the rank before does not share."""
@@ -224,26 +231,26 @@ class Rank:
         if self._head is not None:
             self._head.started(tick)
         if self.place.last and not self._launched[tick].samples:
-            self._returns[tick] = (self._launched[tick].digest, ())
+            self._returns[tick] = Return(self.place.epoch, tick, self._launched[tick].digest, ())
             self._send_returns()
 
-    def _ran(self, tick: Tick, tokens: Tokens) -> None:
-        plan = self._launched.pop(tick)
+    def _ran(self, ran: Ran) -> None:
+        plan = self._launched.pop(ran.tick)
         if not self.place.last:
-            self._out.append(SendHidden(Hidden(self.place.epoch, tick, plan.tokens, plan.digest)))
+            self._out.append(SendHidden(Hidden(self.place.epoch, ran.tick, plan.tokens, plan.digest)))
         elif plan.samples:
-            self._returns[tick] = (plan.digest, tokens)
+            self._returns[ran.tick] = Return(self.place.epoch, ran.tick, plan.digest, ran.tokens, ran.logprobs)
             self._send_returns()
 
     # what goes back to rank 0
 
     def _send_returns(self) -> None:
         """Returns leave in tick order, each when it is ready."""
-        for tick, (digest, tokens) in list(self._returns.items()):
-            if tokens is None:
+        for tick, message in list(self._returns.items()):
+            if message is None:
                 return
             del self._returns[tick]
-            self._to_head(Return(self.place.epoch, tick, digest, tokens))
+            self._to_head(message)
 
     def _to_head(self, message: Return | BallotBack) -> None:
         """From the last rank to rank 0; in a ring of one they are the same."""

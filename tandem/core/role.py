@@ -37,7 +37,7 @@ class Role(Protocol):
         ...
 
     def on_tokens(self, row: Row, tokens: tuple[int, ...]) -> list[Note]:
-        """A row of an earlier plan came back; `tokens` is empty if it sampled nothing."""
+        """A row of an earlier plan came back; `tokens` is empty if it samples nothing, or could not: then it fails."""
         ...
 
     def on_outcome(self, ask: Ask, yes: bool, now_ms: int) -> list[Note]: ...
@@ -78,6 +78,10 @@ class Role(Protocol):
 
     def held(self) -> Sequence[tuple[Held, int]]:
         """Rooms that have ended and wait for their peer group, with how many pages each: for people."""
+        ...
+
+    def states(self) -> Sequence[str]:
+        """The state of each request, by name: for people."""
         ...
 
     def lengths(self) -> tuple[int, ...]:

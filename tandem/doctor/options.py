@@ -6,37 +6,42 @@ from kvtransfer.transports.mooncake import Protocol
 from tandem.core.config import check_device
 from tandem.core.errors import ConfigError
 
+Place = tuple[str, int]
+"""Host and port."""
+
 
 class DoctorOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The flags of `tandem doctor`."""
 
-    listen: str = ""
-    connect: str = ""
+    listen: str | None = None
+    connect: str | None = None
     wait_s: float = 60.0
     transport_protocol: Protocol = "tcp"
     transport_device: str = ""
     secret_file: str = ""
     registry_url: str = ""
+    model: str = ""
     cluster: str = "default"
     as_json: bool = False
 
 
 def check_options(options: DoctorOptions) -> None:
     """Raises ConfigError for flags that cannot be read or do not go together."""
-    if options.listen and options.connect:
+    if options.listen is not None and options.connect is not None:
         raise ConfigError("--listen and --connect are for two hosts: give one of them on each")
     check_device(options.transport_protocol, options.transport_device)
     for flag, place in (("--listen", options.listen), ("--connect", options.connect)):
-        if place:
-            parse_place(flag, place)
-        if place and not options.secret_file:
+        if place is None:
+            continue
+        parse_place(flag, place)
+        if not options.secret_file:
             raise ConfigError(
                 f"{flag} needs --cluster-secret-file, the same on both hosts: `(umask 077; head -c 32 /dev/urandom > "
                 "FILE)` makes one"
             )
 
 
-def parse_place(flag: str, text: str) -> tuple[str, int]:
+def parse_place(flag: str, text: str) -> Place:
     """Host and port of `10.0.0.1:7000` or `[fe80::1]:7000`. Raises ConfigError that names the flag."""
     place, _, port = text.rpartition(":")
     host = place.removeprefix("[").removesuffix("]")

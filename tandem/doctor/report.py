@@ -67,7 +67,7 @@ class Report:
         status = status_of(self._findings)
         if self._as_json:
             whole = {"ok": status == 0, "findings": self._findings}
-            print(msgspec.json.format(msgspec.json.encode(whole)).decode(), flush=True)
+            print(msgspec.json.encode(whole).decode(), flush=True)
         return status
 
 

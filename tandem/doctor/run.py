@@ -28,9 +28,11 @@ def run(options: DoctorOptions) -> int:
     if "" in facts.packages.values():
         report.add(found)
         return report.finish()
-    from tandem.doctor.visit import visit  # imports those packages
+    from tandem.doctor.engines import try_engines  # imports those packages
+    from tandem.doctor.visit import visit
 
     visited = visit(options, facts)
     report.add(found)
+    report.add(try_engines(options.model))
     report.add(visited)
     return report.finish()

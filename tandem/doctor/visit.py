@@ -11,7 +11,7 @@ from tandem.doctor.end import End
 from tandem.doctor.facts import Facts
 from tandem.doctor.link import HANDSHAKE_S, NAME, Caller, Listener, Lost, opened, reach
 from tandem.doctor.obey import obey
-from tandem.doctor.options import DoctorOptions, parse_place
+from tandem.doctor.options import DoctorOptions, Place, parse_place
 from tandem.doctor.pair import examine
 from tandem.doctor.report import Finding, fail, note, ok
 from tandem.doctor.trials import try_port, try_registry
@@ -26,11 +26,12 @@ START_S = 60.0
 def visit(options: DoctorOptions, facts: Facts) -> Iterator[Finding]:
     """All findings beyond this host's facts, as they come. Raises ConfigError at once for what cannot work."""
     secret = read_secret(options.secret_file)
-    if options.listen:
-        check_where(parse_place("--listen", options.listen)[0])
-        return heard(options, secret, listen(options, facts, secret))
-    if options.connect:
-        return heard(options, secret, connect(options, facts, secret))
+    if options.listen is not None:
+        place = parse_place("--listen", options.listen)
+        check_where(place[0])
+        return heard(options, secret, listen(place, options, facts, secret))
+    if options.connect is not None:
+        return heard(options, secret, connect(parse_place("--connect", options.connect), options, facts, secret))
     return heard(options, secret, alone(options, facts))
 
 
@@ -44,9 +45,9 @@ def heard(options: DoctorOptions, secret: bytes, visited: Iterator[Finding]) -> 
         yield fail("peer", str(lost))
 
 
-def listen(options: DoctorOptions, facts: Facts, secret: bytes) -> Iterator[Finding]:
+def listen(place: Place, options: DoctorOptions, facts: Facts, secret: bytes) -> Iterator[Finding]:
     """Wait for another host, and do what it asks. Raises ConfigError or Lost."""
-    host, port = parse_place("--listen", options.listen)
+    host, port = place
     with opened(secret) as sockets, contextlib.closing(Listener(sockets, host, port)) as listener:
         yield try_port(host)
         end = end_at(host, options, facts)
@@ -56,9 +57,9 @@ def listen(options: DoctorOptions, facts: Facts, secret: bytes) -> Iterator[Find
         yield from obey(listener, end)
 
 
-def connect(options: DoctorOptions, facts: Facts, secret: bytes) -> Iterator[Finding]:
+def connect(place: Place, options: DoctorOptions, facts: Facts, secret: bytes) -> Iterator[Finding]:
     """Reach the host that listens, and ask it. Raises Lost."""
-    host, port = parse_place("--connect", options.connect)
+    host, port = place
     here, there = reach(host, port, options.wait_s)
     yield try_port(here)
     end = end_at(here, options, facts)

@@ -1,7 +1,8 @@
 """Paged attention on the CPU: correct for any page table, any page size, and rows of all kinds in one plan.
 
 A block of the pool is [2, page_size, kv_heads, head_dim]: the keys of a page, then its values. Everything that only
-depends on the plan (`Batch`) is computed once and used by every layer.
+depends on the plan (`Batch`) is computed once and used by every layer. With a sliding window, pages that lie wholly
+before it are not read.
 """
 
 from collections.abc import Sequence
@@ -22,7 +23,8 @@ class Single(NamedTuple):
     """Rows of one token, attended together.
 
     tokens [B]: their places among the plan's tokens. key_pages, value_pages [B * pages]: padded with the row's own
-    first page. mask [B, 1, 1, pages * page_size], True where a token is; padding [n]: the flat cells where none is.
+    first page. mask [B, 1, 1, pages * page_size], True where a token is that is seen; padding [n]: the flat cells where
+    none is.
     """
 
     tokens: Tensor
@@ -35,12 +37,13 @@ class Single(NamedTuple):
 class Chunk(NamedTuple):
     """A row of several tokens, [first, last) of the plan's. Without earlier context there are no pages to gather.
 
-    mask [tokens, end]: True where the token may look.
+    `keys` are those of the pages from the first that is seen to the end. mask [tokens, keys]: True where the token may
+    look.
     """
 
     first: int
     last: int
-    end: int
+    keys: int
     key_pages: Tensor | None
     value_pages: Tensor | None
     mask: Tensor | None
@@ -57,8 +60,11 @@ class Batch(NamedTuple):
     chunks: tuple[Chunk, ...]
 
 
-def make_batch(rows: Sequence[Row], page_size: int) -> Batch:
-    """Lay out a plan's rows, each of at least one token. Raises IndexError when a page table is too short."""
+def make_batch(rows: Sequence[Row], page_size: int, window: int = 0) -> Batch:
+    """Lay out a plan's rows, each of at least one token. Raises IndexError when a page table is too short.
+
+    `window` is in tokens, each token's own included; 0 is none.
+    """
     positions: list[int] = []
     cells: list[int] = []
     sampled: list[int] = []
@@ -75,14 +81,14 @@ def make_batch(rows: Sequence[Row], page_size: int) -> Batch:
         if len(row.tokens) == 1:
             singles.append((at, row))
         else:
-            chunks.append(_chunk(row, at, page_size))
+            chunks.append(_chunk(row, at, page_size, window))
     key_cells = torch.tensor(cells)
     return Batch(
         positions=torch.tensor(positions),
         key_cells=key_cells,
         value_cells=key_cells + page_size,
         sampled=torch.tensor(sampled, dtype=torch.int64),
-        singles=tuple(_single(group, page_size) for group in _groups(singles, page_size)),
+        singles=tuple(_single(group, page_size, window) for group in _groups(singles, page_size, window)),
         chunks=tuple(chunks),
     )
 
@@ -129,8 +135,8 @@ def _attend_single(single: Single, halves: Tensor, query: Tensor, kv_heads: int)
 
 def _attend_chunk(chunk: Chunk, halves: Tensor, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     if chunk.key_pages is not None and chunk.value_pages is not None:
-        key = halves.index_select(0, chunk.key_pages).view(-1, *key.shape[1:])[: chunk.end]
-        value = halves.index_select(0, chunk.value_pages).view(-1, *value.shape[1:])[: chunk.end]
+        key = halves.index_select(0, chunk.key_pages).view(-1, *key.shape[1:])[: chunk.keys]
+        value = halves.index_select(0, chunk.value_pages).view(-1, *value.shape[1:])[: chunk.keys]
     attended = F.scaled_dot_product_attention(
         query.transpose(0, 1)[None],
         key.transpose(0, 1)[None],
@@ -142,22 +148,40 @@ def _attend_chunk(chunk: Chunk, halves: Tensor, query: Tensor, key: Tensor, valu
     return attended[0].transpose(0, 1).reshape(len(query), -1)
 
 
-def _chunk(row: Row, at: int, page_size: int) -> Chunk:
-    last = at + len(row.tokens)
-    if row.start == 0:
+def _seen_pages(row: Row, page_size: int, window: int) -> range:
+    """The places in a row's table of the pages that any of its tokens looks at."""
+    first = max(0, row.start - window + 1) // page_size if window else 0
+    return range(first, pages_for(row.end, page_size))
+
+
+def _chunk(row: Row, at: int, page_size: int, window: int) -> Chunk:
+    count = len(row.tokens)
+    last = at + count
+    if row.start == 0 and (not window or row.end <= window):
         return Chunk(at, last, row.end, None, None, None)
-    keys = torch.tensor(row.pages[: pages_for(row.end, page_size)]) * 2
-    mask = torch.ones(len(row.tokens), row.end, dtype=torch.bool).tril(row.start)
-    return Chunk(at, last, row.end, keys, keys + 1, mask)
+    # A chunk from the start has all its keys at hand, whatever its window.
+    seen = _seen_pages(row, page_size, window) if row.start else range(0)
+    skipped = seen.start * page_size
+    mask = torch.ones(count, row.end - skipped, dtype=torch.bool).tril(row.start - skipped)
+    if window:
+        mask = mask.triu(row.start - skipped - window + 1)
+    if not row.start:
+        return Chunk(at, last, row.end, None, None, mask)
+    keys = torch.tensor(row.pages[seen.start : seen.stop]) * 2
+    return Chunk(at, last, row.end - skipped, keys, keys + 1, mask)
 
 
-def _groups(singles: list[tuple[int, Row]], page_size: int) -> list[list[tuple[int, Row]]]:
-    """Rows of similar length together, so that padding at most doubles what is gathered."""
+def _groups(singles: list[tuple[int, Row]], page_size: int, window: int) -> list[list[tuple[int, Row]]]:
+    """Rows that see similarly much together, so that padding at most doubles what is gathered."""
+
+    def width(single: tuple[int, Row]) -> int:
+        return len(_seen_pages(single[1], page_size, window))
+
     groups: list[list[tuple[int, Row]]] = []
-    for single in sorted(singles, key=lambda each: each[1].end):
-        pages = pages_for(single[1].end, page_size)
+    for single in sorted(singles, key=width):
+        pages = width(single)
         if groups:
-            shortest = pages_for(groups[-1][0][1].end, page_size)
+            shortest = width(groups[-1][0])
             fits = pages <= 2 * shortest + 1 and (len(groups[-1]) + 1) * pages * page_size <= MAX_GATHERED_TOKENS
             if fits:
                 groups[-1].append(single)
@@ -166,15 +190,20 @@ def _groups(singles: list[tuple[int, Row]], page_size: int) -> list[list[tuple[i
     return groups
 
 
-def _single(group: list[tuple[int, Row]], page_size: int) -> Single:
-    width = pages_for(group[-1][1].end, page_size)
+def _single(group: list[tuple[int, Row]], page_size: int, window: int) -> Single:
+    seen = [_seen_pages(row, page_size, window) for _, row in group]
+    width = max(len(pages) for pages in seen)
     tables = []
-    for _, row in group:
-        used = row.pages[: pages_for(row.end, page_size)]
+    for (_, row), pages in zip(group, seen, strict=True):
+        used = row.pages[pages.start : pages.stop]
         tables.append(used + used[:1] * (width - len(used)))
     keys = torch.tensor(tables).view(-1) * 2
-    ends = torch.tensor([row.end for _, row in group])
-    mask = torch.arange(width * page_size)[None] < ends[:, None]
+    skipped = torch.tensor([pages.start * page_size for pages in seen])[:, None]
+    ends = torch.tensor([row.end for _, row in group])[:, None]
+    positions = torch.arange(width * page_size)[None] + skipped
+    mask = positions < ends
+    if window:
+        mask &= positions >= ends - window
     return Single(
         tokens=torch.tensor([at for at, _ in group]),
         key_pages=keys,

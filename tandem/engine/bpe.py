@@ -2,20 +2,26 @@
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tokenizers import AddedToken, decoders, models, pre_tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from tandem.core.errors import ConfigError
 from tandem.engine.gguf_file import Header
 
-_CONTROL, _USER_DEFINED = 3, 4
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
 _BYTE_PIECE = re.compile(r"<0x([0-9A-F]{2})>")
-_GGUF_PRE = ("smollm", "gpt-2")
-"""Pre-tokenizers of GGUF files that are rebuilt here: GPT-2's, with each digit on its own for smollm."""
+_GGUF_PRE = ("gpt-2", "llama-bpe", "qwen2", "smollm")
+"""Pre-tokenizers of GGUF files that are rebuilt here: GPT-2's, with each digit on its own for smollm, and patterns."""
+_WORDS = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+_PATTERNS = {"llama-bpe": _WORDS.replace("DIGITS", "{1,3}"), "qwen2": _WORDS.replace("DIGITS", "")}
+"""Llama 3 and Qwen split texts alike, but for how many digits stay together."""
 
 
 class BpeCodec:
@@ -44,6 +50,11 @@ class BpeCodec:
         ids: list[int] = self._parsing.encode(text, add_special_tokens=False).ids
         return ids
 
+    def serialized(self) -> str:
+        """As a tokenizer.json."""
+        text: str = self._parsing.to_str()
+        return text
+
     def token_bytes(self, token: int) -> bytes:
         """What a token adds to the text; nothing for special tokens and for ids that are none."""
         if token in self._special_ids:
@@ -60,26 +71,60 @@ class BpeCodec:
 
 
 def gguf_codec(header: Header) -> BpeCodec:
-    """The tokenizer in a GGUF file. Raises ConfigError for kinds other than byte-level BPE."""
+    """The tokenizer in a GGUF file. Raises ConfigError for kinds that are not rebuilt here."""
     kind, pre = header.text("tokenizer.ggml.model"), header.text("tokenizer.ggml.pre", "gpt-2")
-    if kind != "gpt2" or pre not in _GGUF_PRE:
+    if kind != "llama" and (kind != "gpt2" or pre not in _GGUF_PRE):
         raise ConfigError(
-            f"the GGUF file's tokenizer is {kind!r} with {pre!r}: supported is 'gpt2' with {' or '.join(_GGUF_PRE)}; "
-            "use the model's Hugging Face directory, with its tokenizer.json"
+            f"the GGUF file's tokenizer is {kind!r} with {pre!r}: supported is 'llama', and 'gpt2' with "
+            f"{' or '.join(_GGUF_PRE)}; use the model's Hugging Face directory, with its tokenizer.json"
         )
     tokens = [str(token) for token in header.items("tokenizer.ggml.tokens")]
     types = header.items("tokenizer.ggml.token_type")
-    merges = [_merge(str(merge)) for merge in header.items("tokenizer.ggml.merges")]
-    backend = Backend(models.BPE(vocab={token: index for index, token in enumerate(tokens)}, merges=merges))
-    byte_level = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-    digits = [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
-    backend.pre_tokenizer = pre_tokenizers.Sequence([*digits, byte_level])
-    backend.decoder = decoders.ByteLevel()
+    backend = _sentencepiece(header, tokens, types) if kind == "llama" else _byte_level(header, tokens, pre)
     backend.add_special_tokens(list(_added(tokens, types, _CONTROL)))
     backend.add_tokens(list(_added(tokens, types, _USER_DEFINED)))
     bos = header.metadata.get("tokenizer.ggml.bos_token_id")
-    wants_bos = header.metadata.get("tokenizer.ggml.add_bos_token") is True
+    usual = kind == "llama" or pre == "llama-bpe"
+    wants_bos = header.metadata.get("tokenizer.ggml.add_bos_token", usual) is True
     return BpeCodec(backend, bos=bos if wants_bos and isinstance(bos, int) else None)
+
+
+def _byte_level(header: Header, tokens: Sequence[str], pre: str) -> Backend:
+    merges = [_merge(str(merge)) for merge in header.items("tokenizer.ggml.merges")]
+    vocab = {token: index for index, token in enumerate(tokens)}
+    # Llama 3's tokenizer takes a word that is a token as it is, whatever the merges would make of it.
+    backend = Backend(models.BPE(vocab=vocab, merges=merges, ignore_merges=pre == "llama-bpe"))
+    if pre == "qwen2":
+        backend.normalizer = normalizers.NFC()
+    backend.pre_tokenizer = _pre_tokenizer(pre)
+    backend.decoder = decoders.ByteLevel()
+    return backend
+
+
+def _sentencepiece(header: Header, tokens: Sequence[str], types: Sequence[object]) -> Backend:
+    """SentencePiece's BPE has scores instead of merges: of all neighbours that are one token, the best join first."""
+    scores = header.items("tokenizer.ggml.scores")
+    if len(scores) != len(tokens) or not all(isinstance(score, int | float) for score in scores):
+        raise ConfigError(f"the GGUF file has {len(tokens)} tokens, and its scores do not fit them: it is damaged")
+    vocab = {token: index for index, token in enumerate(tokens)}
+    pieces = [index for index, kind in enumerate(types) if kind == _NORMAL]
+    pieces.sort(key=lambda index: -float(scores[index]))  # type: ignore[arg-type]
+    halves = (((tokens[index][:at], tokens[index][at:]) for at in range(1, len(tokens[index]))) for index in pieces)
+    merges = [(left, right) for each in halves for left, right in each if left in vocab and right in vocab]
+    backend = Backend(models.BPE(vocab=vocab, merges=merges, byte_fallback=True, fuse_unk=True))
+    prefixed = header.metadata.get("tokenizer.ggml.add_space_prefix", True) is True
+    space = normalizers.Replace(" ", "▁")
+    backend.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), space] if prefixed else [space])
+    backend.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()])
+    return backend
+
+
+def _pre_tokenizer(pre: str) -> pre_tokenizers.PreTokenizer:
+    if pre in _PATTERNS:
+        splits = [pre_tokenizers.Split(Regex(_PATTERNS[pre]), behavior="isolated")]
+        return pre_tokenizers.Sequence([*splits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    digits = [pre_tokenizers.Digits(individual_digits=True)] if pre == "smollm" else []
+    return pre_tokenizers.Sequence([*digits, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)])
 
 
 def directory_codec(path: Path) -> BpeCodec:

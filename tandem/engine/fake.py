@@ -8,7 +8,7 @@ weights A:
     value[l, p] = mix(prefix[p] + sum[l, p] + A[l])
     cell(l, p)  = [prefix[p], value[l, p]]                         written to the page pool
     hidden[p]   = [prefix[p], sum over l of A[l] * (sum over j <= p of value_in_cell(l, j) * X[j])]
-    token       = a hash of hidden[p]
+    token       = a hash of hidden[p], and of all tokens up to p if its sampling looks back or its answer has a grammar
 
 Every cell of every layer that lies before a token is read, at its position: a stale, missing or misplaced one changes
 the sums, and a wrong sum during a prefill chunk is written into that chunk's values, as it would be by a real model.
@@ -16,14 +16,16 @@ Sums do not depend on chunks, stages, page numbers or neighbours, so tokens do n
 """
 
 import functools
+import zlib
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tandem.core.ids import LayerId, PageId
+from tandem.core.ids import LayerId, PageId, RequestId, Room
 from tandem.core.plan import Plan, Row
-from tandem.core.requests import Sampling, pages_for
+from tandem.core.requests import NO_LOGPROBS, Logprobs, Sampling, Work, ending, pages_for
+from tandem.engine.grammar import check
 from tandem.engine.memory import Pool
 from tandem.engine.model import FAKE_CELL_BYTES, FAKE_CONTEXT, FAKE_EOS
 from tandem.engine.splitmix import GAMMA, MASK, MIX_1, MIX_2, mix
@@ -36,20 +38,37 @@ GREEDY = Sampling()
 SEED = GAMMA
 EOS_EVERY = 64
 """One token in so many is the end of the sequence."""
+FIRST_LETTER, LETTERS = 32, 95
+"""The others are printable ASCII."""
 
 _S30, _S27, _S31 = (np.uint64(shift) for shift in (30, 27, 31))
 
 
 def weight(stream: int, index: int) -> int:
-    """A fixed odd number per (stream, index). Streams: 0 is B, 1 is W, 2 is X, 3 is A."""
+    """A fixed odd number per (stream, index). Streams: 0 is B, 1 is W, 2 is X, 3 is A, 4 is H."""
     return mix((stream << 32) + index + SEED) | 1
 
 
-def token_of(prefix: int, total: int, sampling: Sampling) -> int:
+def token_of(prefix: int, total: int, sampling: Sampling, history: int = 0) -> int:
     """The next token: printable ASCII, or now and then the end of the sequence."""
     salt = mix(sampling.seed & MASK) if sampling.temperature > 0 else 0
-    z = mix((prefix + mix(total) + salt) & MASK)
-    return FAKE_EOS if z % EOS_EVERY == 0 else 32 + (z >> 8) % 95
+    z = mix((prefix + mix(total) + salt + history) & MASK)
+    return FAKE_EOS if z % EOS_EVERY == 0 else FIRST_LETTER + (z >> 8) % LETTERS
+
+
+def history_of(tokens: int, generated: int, grammar: str) -> int:
+    """What a row that looks back adds to the hash: `tokens` is the sum over j of (t_j + 1) * H[j], H being stream 4."""
+    return mix((tokens + generated * GAMMA + zlib.crc32(grammar.encode())) & MASK)
+
+
+def logprobs_of(prefix: int, total: int, token: int, sampling: Sampling) -> Logprobs | None:
+    """Its log-probabilities, if they are asked for: it is the likeliest one, letters after it come next."""
+    if sampling.logprobs == NO_LOGPROBS:
+        return None
+    drawn = -(1 + mix((prefix + mix(total) + token) & MASK) % 2048) / 256
+    others = (FIRST_LETTER + (token - FIRST_LETTER + step) % LETTERS for step in range(1, sampling.logprobs))
+    likeliest = (token, *others)[: sampling.logprobs]
+    return Logprobs(drawn, tuple((each, drawn - step / 8) for step, each in enumerate(likeliest)))
 
 
 class FakeEngine:
@@ -60,7 +79,16 @@ class FakeEngine:
 
     hidden_bytes = FAKE_CELL_BYTES
 
-    def __init__(self, memory: Pool, *, page_size: int, last: bool, context: int = FAKE_CONTEXT) -> None:
+    def __init__(
+        self,
+        memory: Pool,
+        *,
+        page_size: int,
+        last: bool,
+        context: int = FAKE_CONTEXT,
+        where: "Callable[[tuple[Row, ...], int, Tables], Where] | None" = None,
+    ) -> None:
+        """`where`: another way to come by a `Where`, for who runs many ranks of one group."""
         region = memory.region
         if region.block_bytes != (expected := page_size * FAKE_CELL_BYTES):
             raise ValueError(f"a fake page of {page_size} tokens has {expected} bytes, not {region.block_bytes}")
@@ -75,11 +103,16 @@ class FakeEngine:
         self._cells = flat.reshape(count, region.num_pages * page_size, 2)
         self._a = np.array([[weight(3, layer)] for layer in self._layers], np.uint64)
         self._tables = _tables(page_size, context)
+        self._where = where or Where
+
+    def compile(self, grammar: str) -> None:
+        """See `ports.Engine.compile`. Its tokens do not follow it: they only depend on it."""
+        check(grammar)
 
     def run(self, plan: Plan, hidden: memoryview | None, layer_ran: Callable[[LayerId], None]) -> memoryview | Sampled:
         """See `ports.Engine.run`. The returned memoryview is flat: tokens * hidden_bytes bytes."""
         rows = plan.rows
-        where = _Where(rows, self._page_size, self._tables)
+        where = self._where(rows, self._page_size, self._tables)
         sums = self._read(where)
         if self._first:
             prefix = self._prefix(rows, where)
@@ -94,13 +127,13 @@ class FakeEngine:
         for layer in self._layers:
             layer_ran(layer)
         if self._last:
-            return _sample(rows, where, prefix, total)
+            return self._sample(rows, where, prefix, total)
         out = np.empty((where.tokens, 2), np.uint64)
         out[:, 0] = prefix
         out[:, 1] = total
         return out.reshape(-1).view(np.uint8).data
 
-    def _read(self, where: "_Where") -> U64:
+    def _read(self, where: "Where") -> U64:
         """Weighted sums over the cells before each row: [layers, rows, 2], of prefixes and of values."""
         if where.read_weights is None:
             return np.zeros((len(self._layers), len(where.starts), 2), np.uint64)
@@ -110,7 +143,7 @@ class FakeEngine:
         sums: U64 = per_row.reshape(len(self._layers), -1, self._page_size, 2).sum(axis=2)
         return sums
 
-    def _prefix(self, rows: Sequence[Row], where: "_Where") -> U64:
+    def _prefix(self, rows: Sequence[Row], where: "Where") -> U64:
         """The rolling prefix hash of every token, [tokens], continued from the cell before each row."""
         steps = np.array([token + 1 for row in rows for token in row.tokens], np.uint64)
         steps *= self._tables.b.take(where.positions)
@@ -120,7 +153,7 @@ class FakeEngine:
             return before + steps
         return before[where.row_of] + where.running(steps)
 
-    def _write(self, where: "_Where", prefix: U64, sums: U64) -> U64:
+    def _write(self, where: "Where", prefix: U64, sums: U64) -> U64:
         """Write the new tokens' cells; return each token's weighted sum of all values up to its own, [tokens]."""
         value = self._a + prefix
         value += sums[..., 0] if where.single else self._earlier(where, prefix) + sums[:, where.row_of, 0]
@@ -134,30 +167,48 @@ class FakeEngine:
         total: U64 = value.sum(axis=0)
         return total
 
-    def _earlier(self, where: "_Where", prefix: U64) -> U64:
+    def _earlier(self, where: "Where", prefix: U64) -> U64:
         """Weighted sums over the prefixes of the earlier tokens of the same row, [tokens]."""
         weighted = prefix * where.token_weights[:, 0]
         return where.running(weighted) - weighted
 
+    def _sample(self, rows: Sequence[Row], where: "Where", prefix: U64, total: U64) -> Sampled:
+        at, tokens, logprobs = -1, [], []
+        for row in rows:
+            at += len(row.tokens)
+            if not row.samples:
+                continue
+            seen, summed = int(prefix[at]), int(total[at])
+            token = token_of(seen, summed, row.sampling, self._history(row))
+            tokens.append((token,))
+            logprobs.append(logprobs_of(seen, summed, token, row.sampling))
+        return Sampled(tuple(tokens), tuple(logprobs) if any(logprobs) else ())
 
-class _Tables:
-    """Position weights: `b` [context]; `wx` [pages, page_size * 2] with W and X in turn, as cells lie in a page."""
+    def _history(self, row: Row) -> int:
+        if not (row.grammar or row.sampling.looks_back):
+            return 0
+        steps = (np.array(row.past, np.uint64) + np.uint64(1)) * self._tables.h[: len(row.past)]
+        return history_of(int(steps.sum()), row.generated, row.grammar)
+
+
+class Tables:
+    """Position weights: `b`, `h` [context]; `wx` [pages, page_size * 2]: W and X in turn, as cells lie in a page."""
 
     def __init__(self, page_size: int, context: int) -> None:
         pages = pages_for(context, page_size)
-        streams = [_weights(stream, pages * page_size) for stream in (0, 1, 2)]
-        self.b = streams[0]
-        self.cells = np.stack(streams[1:], axis=1)
+        streams = [_weights(stream, pages * page_size) for stream in (0, 1, 2, 4)]
+        self.b, self.h = streams[0], streams[3]
+        self.cells = np.stack(streams[1:3], axis=1)
         self.wx = self.cells.reshape(pages, page_size * 2)
         self.at = np.repeat(np.arange(pages * page_size), 2).reshape(pages, page_size * 2)
 
 
 @functools.lru_cache(maxsize=16)
-def _tables(page_size: int, context: int) -> _Tables:
-    return _Tables(page_size, context)
+def _tables(page_size: int, context: int) -> Tables:
+    return Tables(page_size, context)
 
 
-class _Where:
+class Where:
     """Where a plan's tokens lie, computed once per plan.
 
     pages [N]: all rows' page tables one after another; first_page [rows]: where each begins in it.
@@ -166,7 +217,7 @@ class _Where:
     if nothing is read.
     """
 
-    def __init__(self, rows: Sequence[Row], page_size: int, tables: _Tables) -> None:
+    def __init__(self, rows: Sequence[Row], page_size: int, tables: Tables) -> None:
         counts = [len(row.tokens) for row in rows]
         page_counts = [len(row.pages) for row in rows]
         assert min(counts) > 0, rows
@@ -191,7 +242,7 @@ class _Where:
         fresh = len(self.fresh) == len(rows)
         self.read_weights = None if fresh else self._read_weights(starts, page_counts, tables)
 
-    def _read_weights(self, starts: list[int], page_counts: list[int], tables: _Tables) -> U64:
+    def _read_weights(self, starts: list[int], page_counts: list[int], tables: Tables) -> U64:
         if len(starts) == 1:
             weights = tables.wx[: page_counts[0]].copy()
             weights.reshape(-1)[2 * starts[0] :] = 0
@@ -248,15 +299,6 @@ def _weights(stream: int, count: int) -> U64:
     return _mix(np.arange(count, dtype=np.uint64) + np.uint64((stream << 32) + SEED & MASK)) | np.uint64(1)
 
 
-def _sample(rows: Sequence[Row], where: _Where, prefix: U64, total: U64) -> Sampled:
-    at, tokens = -1, []
-    for row in rows:
-        at += len(row.tokens)
-        if row.samples:
-            tokens.append((token_of(int(prefix[at]), int(total[at]), row.sampling),))
-    return tuple(tokens)
-
-
 def reference_tokens(
     prompt: Sequence[int],
     max_tokens: int,
@@ -269,25 +311,33 @@ def reference_tokens(
 
     The last token is the first one in `stop_ids`, or the `max_tokens`-th.
     """
-    text = _Reference(layers)
-    for each in prompt:
+    work = Work(Room(RequestId(0), 1), tuple(prompt), max_tokens, tuple(stop_ids), sampling, None)
+    return [token for token, _ in reference(work, layers=layers)]
+
+
+def reference(work: Work, *, layers: int) -> list[tuple[int, Logprobs | None]]:
+    """The same for a whole request, with log-probabilities if it asks for them."""
+    text = _Reference(layers, work)
+    for each in work.prompt:
         text.append(each)
-    generated = [text.following(sampling)]
-    while generated[-1] not in stop_ids and len(generated) < max_tokens:
-        text.append(generated[-1])
-        generated.append(text.following(sampling))
-    return generated
+    answer = [text.following()]
+    while ending(work, len(answer), answer[-1][0]) is None:
+        text.append(answer[-1][0])
+        answer.append(text.following())
+    return answer
 
 
 class _Reference:
     """The formulas at the top of this file, one token at a time."""
 
-    def __init__(self, layers: int) -> None:
-        self.prefix, self.earlier, self.total, self.position = SEED, 0, 0, 0
+    def __init__(self, layers: int, work: Work) -> None:
+        self.prefix, self.earlier, self.total, self.history, self.position = SEED, 0, 0, 0, 0
         self.sums = [0] * layers
+        self.work = work
 
     def append(self, token: int) -> None:
         self.prefix = (self.prefix + (token + 1) * weight(0, self.position)) & MASK
+        self.history = (self.history + (token + 1) * weight(4, self.position)) & MASK
         self.total = 0
         for layer, before in enumerate(self.sums):
             value = mix((self.prefix + self.earlier + weight(3, layer)) & MASK)
@@ -296,5 +346,8 @@ class _Reference:
         self.earlier = (self.earlier + self.prefix * weight(1, self.position)) & MASK
         self.position += 1
 
-    def following(self, sampling: Sampling) -> int:
-        return token_of(self.prefix, self.total, sampling)
+    def following(self) -> tuple[int, Logprobs | None]:
+        work, generated = self.work, self.work.generated + self.position - len(self.work.prompt)
+        history = history_of(self.history, generated, work.grammar) if work.looks_back else 0
+        token = token_of(self.prefix, self.total, work.sampling, history)
+        return token, logprobs_of(self.prefix, self.total, token, work.sampling)

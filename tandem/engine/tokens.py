@@ -1,17 +1,22 @@
 """Text to token ids and back, chat templates included, without torch: routers use it too."""
 
-import codecs
+import functools
 import re
 import secrets
 from collections.abc import Callable, Mapping, Sequence
+from encodings import utf_8
 from pathlib import Path
 
 from tandem.core.errors import ConfigError
 from tandem.engine.bpe import BpeCodec, directory_codec, gguf_codec
 from tandem.engine.chat import ChatError, ChatTemplate, Message
+from tandem.engine.directory import read_json
 from tandem.engine.gguf_file import Header, read_header
-from tandem.engine.model import ModelShape, read_json, read_shape
+from tandem.engine.model import read_shape
+from tandem.engine.shape import ModelShape
 
+CACHED_TOKENS = 1 << 18
+"""Ids whose bytes are kept once they were asked for: more than models have."""
 _ROLE = re.compile(r"[a-z_]{1,32}")
 
 
@@ -44,8 +49,10 @@ class Tokenizer:
     def __init__(self, codec: BpeCodec | ByteCodec, template: ChatTemplate | None, eos_ids: tuple[int, ...]) -> None:
         self._codec = codec
         self._template = template
+        self._token_bytes = functools.lru_cache(maxsize=CACHED_TOKENS)(codec.token_bytes)
         self.eos_ids = eos_ids
         self.has_chat = template is not None
+        self._special_names = {token: name for name, token in codec.specials.items()}
         longest_first = sorted(codec.specials, key=len, reverse=True)
         self._special = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
 
@@ -76,7 +83,15 @@ class Tokenizer:
 
     def detokenizer(self) -> "Detokenizer":
         """A fresh one, for one answer."""
-        return Detokenizer(self._codec.token_bytes)
+        return Detokenizer(self._token_bytes)
+
+    def token_bytes(self, token: int) -> bytes:
+        """What a token adds to a text: nothing, for a special one."""
+        return self._codec.token_bytes(token)
+
+    def special_name(self, token: int) -> str:
+        """How a special token is written; empty for any other."""
+        return self._special_names.get(token, "")
 
     def _encode_around(self, rendered: str, owned: Sequence[bool]) -> list[int]:
         """Special tokens count only where every letter is the template's; what lies between is encoded as a whole."""
@@ -119,11 +134,18 @@ class Detokenizer:
 
     def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
         self._token_bytes = token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._decoder = utf_8.IncrementalDecoder(errors="replace")
 
     def push(self, token: int) -> str:
         """The text that this token completes; empty for special tokens."""
-        return self._decoder.decode(self._token_bytes(token))
+        data = self._token_bytes(token)
+        if data.isascii() and not self._decoder.buffer:
+            return data.decode()  # most tokens, and nothing is held back
+        return self._decoder.decode(data)
+
+    def push_all(self, tokens: Sequence[int]) -> str:
+        """The same for tokens that follow each other."""
+        return self._decoder.decode(b"".join(map(self._token_bytes, tokens)))
 
     def finish(self) -> str:
         """What was held back: a replacement character if a letter was never completed."""
@@ -140,6 +162,12 @@ def load_tokenizer(model: str, shape: ModelShape | None = None) -> Tokenizer:
         return Tokenizer(directory_codec(path), _directory_template(path), shape.eos_ids)
     header = read_header(path)
     return Tokenizer(gguf_codec(header), _gguf_template(header), shape.eos_ids)
+
+
+def load_codec(shape: ModelShape) -> BpeCodec:
+    """What a real model's tokenizer is made of. Raises ConfigError as `load_tokenizer` does."""
+    path = Path(shape.path)
+    return directory_codec(path) if path.is_dir() else gguf_codec(read_header(path))
 
 
 def _gguf_template(header: Header) -> ChatTemplate | None:

@@ -1,6 +1,7 @@
 """A whole cluster on this machine, as processes: what `tandem up` runs."""
 
 import errno
+import os
 import socket
 import sys
 from collections.abc import Mapping
@@ -27,7 +28,7 @@ from tandem.local.run_directory import RunDirectory
 from tandem.local.screen import Screen
 from tandem.local.signals import Wakeup
 from tandem.local.supervisor import ROUTER, Supervisor
-from tandem.local.wanted import Wanted, default_threads, served_name, topology_of
+from tandem.local.wanted import Wanted, default_threads, engine_of, served_name, topology_of
 from tandem.runtime.places import check_folder
 
 ADMIN_HOST = "127.0.0.1"
@@ -49,19 +50,21 @@ def up(wanted: Wanted) -> int:
             registry_url=registry.url,
             run_dir=str(directory.path),
             secret_file=str(secret_file),
-            threads=wanted.threads or default_threads(len(topology.ranks())),
+            threads=wanted.threads or default_threads(topology, engine_of(topology)),
             dump_dir=wanted.dump_dir,
             record_dir=wanted.record_dir,
             timer_scale=wanted.timer_scale,
             drain_s=wanted.drain_s,
             supervised=True,
+            api_key=wanted.api_key,
+            admin_api_key=wanted.admin_api_key,
         )
         names = [rank_name(group, rank) for group, rank in topology.ranks()]
-        readiness = Looking(names, members_reader(registry.url, topology.cluster, secret_file))
+        readiness = Looking(names, members_reader(registry.url, topology.cluster, secret_file), wanted.admin_api_key)
         supervisor = Supervisor(
             commands_of(topology, start),
             readiness,
-            Screen(start.served_model_name),
+            Screen(start.served_model_name, asks_for_a_key=bool(wanted.api_key or wanted.frontend.api_keys_file)),
             registry=registry,
             started=directory.end_with_us,
             again=partial(command_again, router_options(topology, start)),
@@ -79,7 +82,8 @@ def check_port(flag: str, host: str, port: int) -> None:
     except OSError as error:
         if isinstance(error, socket.gaierror) or error.errno == errno.EADDRNOTAVAIL:
             raise ConfigError(f"--host is {host!r}: it is no address of this host") from None
-        text = f"{flag} is {port}: {host}:{port} cannot be used, {error}; give another, or 0 for any free one"
+        why = os.strerror(error.errno) if error.errno else error
+        text = f"{flag} is {port}: {host}:{port} cannot be used, {why}; give another, or 0 for any free one"
         raise ConfigError(text) from None
 
 

@@ -57,12 +57,13 @@ class Readiness(Protocol):
 class Looking:
     """Readiness by looking, on a thread that rests while the cluster serves and nothing else is expected.
 
-    `members` reads the registry; it may raise OSError.
+    `members` reads the registry; it may raise OSError. `key` is the one of the router's admin port, if it asks for one.
     """
 
-    def __init__(self, names: Sequence[str], members: Callable[[], list[Member]]) -> None:
+    def __init__(self, names: Sequence[str], members: Callable[[], list[Member]], key: str = "") -> None:
         self._names = names
         self._members = members
+        self._key = key
         self._expected = Expected()
         self._news = threading.Event()
         self._stopping = False
@@ -119,20 +120,21 @@ class Looking:
             return f"the rings of {', '.join(forming)}"
         if not expected.admin_url:
             return "the router to load"
-        status, body = get(expected.admin_url, "/readyz")
+        status, body = get(expected.admin_url, "/readyz", self._key)
         if status != 200:
             return f"the router: {reason(body)}"
-        unheard = unusable([name.rpartition(".")[0] for name in self._names], get(expected.admin_url, "/workers")[1])
+        _, workers = get(expected.admin_url, "/workers", self._key)
+        unheard = unusable([name.rpartition(".")[0] for name in self._names], workers)
         if unheard:  # a pair is enough for requests, but an order may be for any group
             return f"the router to hear {', '.join(unheard)}"
         return ""
 
 
-def get(url: str, path: str) -> tuple[int, bytes]:
+def get(url: str, path: str, key: str = "") -> tuple[int, bytes]:
     """Status and body of one GET; status 0 with a text when nobody answers."""
     connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=ANSWER_S)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers={"Authorization": f"Bearer {key}"} if key else {})
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, http.client.HTTPException) as error:

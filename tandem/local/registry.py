@@ -14,10 +14,11 @@ from tandem.local.kept import Kept, Process
 from tandem.local.liveness import Question, registry_question
 from tandem.local.run_directory import RunDirectory
 from tandem.runtime.embedded import EmbeddedRegistry
-from tandem.runtime.registry import Registry
+from tandem.runtime.registry import Registry, redacted
 
 REGISTRY = "registry"
 TITLE = "the embedded registry"
+CURE = "start it or correct --registry-url; without that flag the cluster runs its own"
 
 
 class ServerProcess:
@@ -83,6 +84,6 @@ def members_reader(url: str, cluster: str, secret_file: Path) -> Callable[[], li
         try:
             return known.members()
         except redis.RedisError as error:
-            raise ConnectionError(str(error)) from error
+            raise ConnectionError(f"{redacted(url)} does not answer: {error}; {CURE}") from error
 
     return read

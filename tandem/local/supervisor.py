@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from urllib.parse import urlsplit
 
+from tandem.core.commands import LOADED
 from tandem.core.config import DRAIN_S
 from tandem.core.tables import follow
 from tandem.local.child import Child, Command, describe_end
@@ -164,6 +165,8 @@ class Supervisor:
                 self._listening = True
                 self._liveness.answers_at(ROUTER, http_question(urlsplit(self._urls["admin_url"]).netloc))
                 self._expect()
+            elif line.startswith(LOADED.encode()):
+                self._screen.loaded(child.command.name, *map(int, line.split()[1:3]))
             else:
                 self._screen.line(line)
         if child.silent:

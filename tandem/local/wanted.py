@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,21 +11,22 @@ from typing import Any
 import msgspec
 
 from tandem.core.config import (
+    AUTO,
     DRAIN_S,
-    MAX_REQUESTS,
+    EngineName,
+    Frontend,
     Group,
     Limits,
     RoleName,
     Topology,
     TransferBackend,
     check_limits,
-    parse_partition,
-    split_layers,
 )
 from tandem.core.errors import ConfigError
 from tandem.core.requests import pages_for
-from tandem.engine.load import default_num_pages, resolve_dtype
-from tandem.engine.model import ModelShape, read_shape
+from tandem.engine.load import choose, default_num_pages
+from tandem.engine.model import partition_of, read_shape
+from tandem.engine.shape import ModelShape
 
 POOL_TOKENS = 65_536
 """What a group's pages hold by default, if the machine has the memory."""
@@ -36,12 +38,12 @@ QUANTISATION = re.compile(r"[.-](?:I?Q\d\w*|B?F16|F32)$", re.IGNORECASE)
 
 
 class Ring(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of one role. An empty partition means an even one."""
+    """The groups of one role."""
 
     role: RoleName
     groups: int
     pp_size: int
-    partition: str = ""
+    partition: str = AUTO
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,12 +55,15 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     num_pages: int | None = None
     served_model_name: str = ""
     dtype: str = "auto"
+    engine: EngineName = "auto"
     transfer_backend: TransferBackend = "mooncake"
     host: str = "127.0.0.1"
     port: int = 8000
     admin_port: int = 0
     registry_url: str = ""
-    max_concurrent_requests: int = MAX_REQUESTS
+    frontend: Frontend = Frontend()
+    api_key: str = ""
+    admin_api_key: str = ""
     timer_scale: float = 1.0
     drain_s: float = DRAIN_S
     dump_dir: str = ""
@@ -70,7 +75,8 @@ def topology_of(wanted: Wanted) -> Topology:
     """What to start. Raises ConfigError that names the flag."""
     shape = read_shape(wanted.model)
     groups = tuple(group for ring in wanted.rings for group in ring_groups(ring, shape))
-    dtype, page_size = resolve_dtype(wanted.dtype), check_limits(wanted.limits).page_size
+    page_size = check_limits(wanted.limits).page_size
+    dtype = choose(shape, wanted.dtype, wanted.engine, page_size).dtype
     num_pages = wanted.num_pages if wanted.num_pages is not None else local_pages(shape, dtype, page_size, len(groups))
     return Topology(
         cluster=f"up-{secrets.token_hex(4)}",  # an external registry may hold others
@@ -78,22 +84,24 @@ def topology_of(wanted: Wanted) -> Topology:
         groups=groups,
         limits=check_limits(msgspec.structs.replace(wanted.limits, num_pages=num_pages, context=shape.context)),
         dtype=wanted.dtype,
+        engine=wanted.engine,
         transfer_backend=wanted.transfer_backend,
         host=wanted.host,
         port=wanted.port,
         admin_port=wanted.admin_port,
         registry_url=wanted.registry_url,
-        max_concurrent_requests=wanted.max_concurrent_requests,
+        frontend=wanted.frontend,
     )
 
 
-def wanted_of(given: Mapping[str, Any], model: str, limits: Limits) -> Wanted:
+def wanted_of(given: Mapping[str, Any], model: str, limits: Limits, frontend: Frontend) -> Wanted:
     """What the flags of `up` mean; most have the names of the fields."""
     named = {name: given[name] for name in Wanted.__struct_fields__ if name in given}
     meant = {
         "model": model,
         "rings": rings_of(given),
         "limits": limits,
+        "frontend": frontend,
         "transfer_backend": given["disaggregation_transfer_backend"],
     }
     return Wanted(**named | meant)
@@ -126,10 +134,7 @@ def ring_groups(ring: Ring, shape: ModelShape) -> tuple[Group, ...]:
     flag = FLAG[ring.role]
     if not 1 <= ring.pp_size <= shape.layers:
         raise ConfigError(f"{flag} is {ring.pp_size}: give 1 to {shape.layers}, as the model has {shape.layers} layers")
-    if ring.partition:
-        partition = parse_partition(ring.partition, shape.layers, ring.pp_size, f"{flag}-partition")
-    else:
-        partition = split_layers(shape.layers, ring.pp_size)
+    partition = partition_of(shape, ring.role, ring.pp_size, ring.partition, f"{flag}-partition")
     return tuple(Group(ring.role, f"{PREFIX[ring.role]}{index}", partition) for index in range(ring.groups))
 
 
@@ -145,6 +150,20 @@ def served_name(model: str) -> str:
     return QUANTISATION.sub("", name) or name
 
 
-def default_threads(ranks: int) -> int:
-    """Of each rank, when all of them work at once."""
-    return max(1, len(os.sched_getaffinity(0)) // ranks)
+def default_threads(topology: Topology, engine: str) -> int:
+    """Of each rank, with this engine.
+
+    A prompt's prefill and its decode take turns, so each role may have all cores with the CPU engine, whose threads
+    sleep where they wait in vain. Those of other engines spin, so all ranks share the cores out.
+    """
+    ranks: Counter[RoleName] = Counter()
+    for group in topology.groups:
+        ranks[group.role] += group.size
+    at_once = max(ranks.values()) if engine == "cpu" else ranks.total()
+    return max(1, len(os.sched_getaffinity(0)) // at_once)
+
+
+def engine_of(topology: Topology) -> str:
+    """Which engine every rank will choose, on this machine. Raises ConfigError."""
+    shape = read_shape(topology.model)
+    return choose(shape, topology.dtype, topology.engine, topology.limits.page_size).name

@@ -11,7 +11,7 @@ from tandem.core.effects import BackUp, Restore
 from tandem.core.events import BackedUp, LayerRan, Ran, Started
 from tandem.core.ids import LayerId, Tick
 from tandem.core.plan import Plan
-from tandem.ports import Engine, HostCopies
+from tandem.ports import Engine, HostCopies, Sampled
 
 
 class ComputeThread:
@@ -79,12 +79,12 @@ class ComputeThread:
     def _run(self, plan: Plan, hidden: memoryview | None) -> None:
         self._tell(Started(plan.tick))
         result = self._engine.run(plan, hidden, partial(self._layer_ran, plan.tick))
-        if isinstance(result, memoryview):
+        if isinstance(result, Sampled):
+            sampled = [row.room for row in plan.rows if row.samples]
+            self._tell(Ran(plan.tick, tuple(zip(sampled, result.tokens, strict=True)), result.logprobs))
+        else:
             self._outputs[plan.tick] = bytes(result)
             self._tell(Ran(plan.tick, ()))
-        else:
-            sampled = [row.room for row in plan.rows if row.samples]
-            self._tell(Ran(plan.tick, tuple(zip(sampled, result, strict=True))))
         self.ran += 1
 
     def _back_up(self, effect: BackUp) -> None:

@@ -142,6 +142,10 @@ class DrilledEngine:
         """The inner one's."""
         return self._inner.memory
 
+    def compile(self, grammar: str) -> None:
+        """See the inner one."""
+        self._inner.compile(grammar)
+
     def run(self, plan: Plan, hidden: memoryview | None, layer_ran: Callable[[LayerId], None]) -> memoryview | Sampled:
         """A point comes by after each layer."""
 

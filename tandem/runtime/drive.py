@@ -14,6 +14,7 @@ from kvtransfer.peer_link import PeerLink
 from kvtransfer.posting import Posting, Wrote
 from tandem.core.effects import (
     BackUp,
+    Compile,
     Drop,
     Effect,
     Fence,
@@ -28,19 +29,21 @@ from tandem.core.effects import (
     TellRouter,
     Verify,
 )
-from tandem.core.events import BackedUp, Combined, Event, Fenced, LayerRan, Ran, Started, Verified, Woke
+from tandem.core.ends import EndKind
+from tandem.core.events import BackedUp, Combined, Compiled, Event, Fenced, LayerRan, Ran, Started, Verified, Woke
 from tandem.core.ids import RankId
 from tandem.core.inputs import Control, Order
 from tandem.core.messages import OnRing
 from tandem.core.rank import Rank
 from tandem.ports import HiddenOut
+from tandem.runtime.compiling import Compiling
 from tandem.runtime.compute import ComputeThread
 from tandem.runtime.endings import EpochOver
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.links import Inbox, encode, post
 from tandem.runtime.payloads import Payloads
 from tandem.runtime.record_file import RecordFile
-from tandem.runtime.router_link import RouterLink
+from tandem.runtime.router_link import BEHIND_MS, RouterLink
 from tandem.runtime.timeline import Timeline
 from tandem.runtime.witness import now_us
 
@@ -67,7 +70,7 @@ class Computed:
     event: Started | LayerRan | Ran | BackedUp
 
 
-Thrown = Computed | Wrote | Verified | Fenced | Combined | Request
+Thrown = Computed | Wrote | Verified | Fenced | Combined | Compiled | Request
 
 
 @dataclass(slots=True)
@@ -83,11 +86,13 @@ class Links:
     store: PPConsensusStore
     posting: Posting
     verifying: Verifying
+    compiling: Compiling
     inbox: ThreadInbox[Thrown]
     timeline: Timeline
     pulse: Pulse
     record: RecordFile | None = None  # without --record-dir
-    degraded: str = ""  # in what way KV moves worse than it was asked to
+    transport: str = "none"  # what moves the KV
+    degraded: str = ""  # in what way that is worse than it was asked to be
 
 
 class Drive:
@@ -124,6 +129,8 @@ class Drive:
                 self.on(event)
             if (wake_ms := self.rank.wake_ms()) is not None and wake_ms <= self.now_ms():
                 self.on(Woke())
+            if self.links.routers is not None:
+                self.links.routers.flush()
             if self.links.record is not None:
                 self.links.record.take()
             self.links.pulse.move(self.rank.scheduler.tick, self.rank.awaiting() or "", time.monotonic())
@@ -149,7 +156,7 @@ class Drive:
             return
         rank, until_s = self._leaving
         if self.rank.drained or time.monotonic() >= until_s:
-            raise EpochOver(f"{self.rank.place.group} rank {rank} was told to end", left=True)
+            raise EpochOver(f"{self.rank.place.group} rank {rank} was told to end", EndKind.LEFT)
 
     @property
     def _name(self) -> str:
@@ -173,6 +180,8 @@ class Drive:
         wake_ms = self.rank.wake_ms()
         if wake_ms is not None:
             rest_ms = min(rest_ms, wake_ms - self.now_ms() + 1)
+        if self.links.routers is not None and self.links.routers.behind:
+            rest_ms = min(rest_ms, BEHIND_MS)
         return max(0, rest_ms)
 
     # what comes in
@@ -186,7 +195,7 @@ class Drive:
         while (message := links.ring_in.receive()) is not None:
             yield message
         if links.ring_in.malformed:
-            raise EpochOver(f"{self._name} was sent a malformed message over the ring")
+            raise EpochOver(f"{self._name} was sent a malformed message over the ring", EndKind.RING)
         yield from self._thrown()
         if links.payloads is not None:
             yield from links.payloads.receive()
@@ -204,7 +213,7 @@ class Drive:
                 case Wrote(moved=moved):
                     timeline.on_written(moved.ticket, item.taken_us, item.begun_us, item.ended_us)
                     yield moved
-                case Combined() | Fenced() | Verified():
+                case Combined() | Compiled() | Fenced() | Verified():
                     yield item
                 case _:
                     item.answer(self)
@@ -216,16 +225,19 @@ class Drive:
         match effect:
             case SendNext(message=message):
                 if links.ring_out is None or not post(links.ring_out, encode(message)):
-                    raise EpochOver(f"the rank after {self._name} does not take its messages")
+                    raise EpochOver(f"the rank after {self._name} does not take its messages", EndKind.RING)
             case SendHidden(header=header):
                 assert links.hidden_out is not None
                 links.hidden_out.send(encode(header), memoryview(self._compute.take_output(header.tick)))
             case Launch(plan=plan):
+                links.timeline.tally.on_launch(now_us(), plan.tick)
                 self._compute.submit(plan, links.payloads.take(plan.tick) if links.payloads is not None else None)
             case BackUp():
                 self._compute.back_up(effect)
             case Restore():
                 self._compute.restore(effect)
+            case Compile():
+                links.compiling.put(effect)
             case Observe(room=room, fact=fact):
                 links.store[room] = fact
             case Forget(room=room):

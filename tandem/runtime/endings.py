@@ -6,6 +6,7 @@ import sys
 import threading
 import traceback
 
+from tandem.core.ends import End, EndKind
 from tandem.core.errors import Divergence
 
 log = logging.getLogger("tandem")
@@ -16,14 +17,11 @@ EXIT_UNUSABLE = 3
 
 
 class EpochOver(Exception):
-    """The group cannot go on, or shall not: the text is the cause, in the same words on every rank.
+    """The group cannot go on, or shall not: the text is the cause, in the same words on every rank."""
 
-    `left`: in order, because a rank was told to end.
-    """
-
-    def __init__(self, cause: str, *, left: bool = False) -> None:
+    def __init__(self, cause: str, kind: EndKind = EndKind.OTHER) -> None:
         super().__init__(cause)
-        self.left = left
+        self.kind = kind
 
 
 class Stopped(Exception):
@@ -33,18 +31,22 @@ class Stopped(Exception):
 class Unusable(Exception):
     """This process cannot be a rank any more: somebody else has its place, or its engine is broken."""
 
+    def __init__(self, cause: str, kind: EndKind = EndKind.OTHER) -> None:
+        super().__init__(cause)
+        self.kind = kind
 
-def cause_of(error: BaseException, name: str) -> tuple[str, bool]:
-    """What the others are told of an error on this rank, and whether it is an end in order."""
+
+def end_of(error: BaseException, name: str) -> End:
+    """What the others are told of an error on this rank."""
     match error:
-        case EpochOver(left=left):
-            return str(error), left
+        case EpochOver(kind=kind) | Unusable(kind=kind):
+            return End(str(error), kind)
         case Stopped():
-            return f"{name} was told to end", True
-        case Divergence() | Unusable():
-            return str(error), False
+            return End(f"{name} was told to end", EndKind.LEFT)
+        case Divergence():
+            return End(f"the ranks diverged: {error}", EndKind.DIVERGED)
         case _:
-            return f"a bug on {name}: {error!r}", False
+            return End(f"a bug on {name}: {error!r}")
 
 
 class Overdue:

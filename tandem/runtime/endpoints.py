@@ -1,6 +1,7 @@
 """Everything of one incarnation that others connect to, and the registry entry that says where it is."""
 
 import contextlib
+import os
 import secrets
 import socket
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from tandem.core.config import RankOptions
 from tandem.core.ids import LEADER
 from tandem.core.members import Member
 from tandem.core.messages import Hello, OnRing
+from tandem.ports import HiddenIn
+from tandem.runtime.carrying import carried_in
 from tandem.runtime.drive import Thrown
-from tandem.runtime.hidden import PulledIn, open_in
+from tandem.runtime.hidden import open_in
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.links import Inbox, Sockets, socket_name, sweep
 from tandem.runtime.resources import Process, Resources
@@ -31,7 +34,7 @@ class Endpoints:
 
     sockets: Sockets[Socket]
     ring: Inbox[OnRing]
-    hidden: PulledIn
+    hidden: HiddenIn
     leader: Socket | None
     intake: Socket | None
     edges: Edges
@@ -54,7 +57,8 @@ def open_endpoints(process: Process, inbox: ThreadInbox[Thrown], undo: contextli
     sockets = Sockets(context, process.secret)
     undo.callback(sockets.close)
     ring, ring_address = sockets.bind(zmq.PULL, where, name("ring"))
-    hidden, hidden_address = open_in(sockets, where, name("hidden"), options.run_dir)
+    pulled, hidden_address = open_in(sockets, where, name("hidden"), options.run_dir)
+    hidden = carried_in(options, pulled, resources.engine)
     undo.callback(hidden.close)
     leader, intake, leader_address, intake_address = None, None, "", ""
     if options.rank == LEADER:
@@ -89,6 +93,8 @@ def open_endpoints(process: Process, inbox: ThreadInbox[Thrown], undo: contextli
         leader=leader_address,
         intake=intake_address,
         peers=peers.address,
+        engine=resources.chosen.engine,
+        engine_why=resources.chosen.why,
     )
     return Endpoints(sockets, Inbox(ring, OnRing), hidden, leader, intake, edges, degraded, peers, member)
 
@@ -104,10 +110,15 @@ def introduce(options: RankOptions, resources: Resources, transport: str, incarn
         transport=transport,
         endpoint="",  # each group that writes here is given one of its own
         region=resources.engine.memory.region,
+        engine=resources.chosen.engine,
     )
 
 
 def host_of(run_dir: str) -> str:
-    """Equal for processes that can share memory: one kernel, one name space, one run directory."""
+    """Equal for processes that can share memory: one kernel, and one run directory, whose path alone says little.
+
+    Containers of one machine may have the same host name, and the same path for directories of their own.
+    """
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{socket.gethostname()}/{boot_id}{run_dir}"
+    found = os.stat(run_dir)
+    return f"{socket.gethostname()}/{boot_id}{run_dir}#{found.st_dev}.{found.st_ino}"

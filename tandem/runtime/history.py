@@ -12,6 +12,7 @@ class What(enum.Enum):
     """What can happen to a room on a rank. All but the `here` ones and those of a grant are true of its whole group."""
 
     SUBMITTED = "submitted"
+    COMPILED = "compiled"  # its grammar is ready
     ASKED = "asked"  # decode: a vote is open; the detail is the question
     VOTED = "voted"  # decode: this rank's vote
     REFUSED = "refused"  # decode: the vote said no, its pages go back

@@ -14,6 +14,7 @@ import msgspec
 from consensus.link import NOWHERE
 from consensus.pulse import Pulse
 from tandem.core.config import RoleName
+from tandem.core.ends import EndKind
 from tandem.core.errors import ConfigError
 from tandem.core.events import Combined
 from tandem.core.ids import RankId, Room, Tick
@@ -67,13 +68,13 @@ class Incarnation:
             self._undo.callback(self._fence, endpoints)
             with contextlib.ExitStack() as first:
                 first.push(self._begin_end)
-                self._show(msgspec.structs.replace(endpoints.member, last_end=self.past.last_end))
+                self._show(msgspec.structs.replace(endpoints.member, last_end=self.past.last_end.cause))
                 self._rendezvous = Rendezvous(self._process, endpoints, self.past, self, self._pulse, self._undo)
                 formed, following, store = self._rendezvous.wait(self._members, lambda: self.formed, self._check)
                 place = Place(self._inbox, self._pulse, self.throw, self._patience_s, self._undo)
                 self._serving = Serving(self._process, endpoints, formed, following, store, place)
                 self.meet(self._members())
-                self._show(msgspec.structs.replace(self._serving.member, last_end=self.past.last_end))
+                self._show(msgspec.structs.replace(self._serving.member, last_end=self.past.last_end.cause))
                 self._serving.drive.run(self._check)
 
     # what other threads, and signals, have to say
@@ -96,7 +97,7 @@ class Incarnation:
         if not self.serving:
             return
         if (rank := self._rendezvous.successor(members)) is not None:
-            self.throw(EpochOver(f"rank {rank} came back as another process"))
+            self.throw(EpochOver(f"rank {rank} came back as another process", EndKind.REPLACED))
         elif self._process.options.group.role is not RoleName.COLOCATED:
             self._inbox.put(NewMembers(members))
 
@@ -141,7 +142,7 @@ class Incarnation:
 
     def on_over(self, word: EpochEnded) -> None:
         """The group cannot go on, or shall not."""
-        self.throw(EpochOver(word.cause, left=word.left))
+        self.throw(EpochOver(word.end.cause, word.end.kind))
 
     def on_refused(self, cause: str) -> None:
         """Nothing helps but to start this process otherwise."""
@@ -164,9 +165,10 @@ class Incarnation:
         if self.formed is not None:
             self.past = Past(self.formed.epoch, self.past.epochs, self.past.last_end)
         if serving is not None and error is not None:
-            cause = serving.part(error)
-            self.past = Past(self.past.known, self.past.epochs + 1, cause)
-            self._show(msgspec.structs.replace(serving.member, epoch=NOWHERE, last_end=cause))
+            end = serving.part(error)
+            self._process.tally.end(end.kind, error)
+            self.past = Past(self.past.known, self.past.epochs + 1, end)
+            self._show(msgspec.structs.replace(serving.member, epoch=NOWHERE, last_end=end.cause))
 
     def _patience_s(self) -> float:
         return LEAVE_S if self._last else END_S * self._process.options.timer_scale

@@ -6,6 +6,7 @@ import os
 import re
 import stat
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -121,16 +122,22 @@ def read_secret(path: str) -> bytes:
     if not path:
         return b""
     try:
-        mode, secret = os.stat(path).st_mode, Path(path).read_bytes()
+        found, secret = os.stat(path), Path(path).read_bytes()
     except OSError as error:
         raise ConfigError(f"cluster-secret-file is {path!r}: {error.strerror}") from None
-    if stat.S_IMODE(mode) & 0o077:
+    if stat.S_IMODE(found.st_mode) & _not_for(found):
         raise ConfigError(f"cluster-secret-file {path} can be read by others: chmod 600 it")
     if len(secret) < MIN_SECRET_BYTES:
         raise ConfigError(
             f"cluster-secret-file {path} holds {len(secret)} bytes: at least {MIN_SECRET_BYTES} are needed"
         )
     return secret
+
+
+def _not_for(found: os.stat_result) -> int:
+    """The bits of a secret's mode that give it to others. Kubernetes hands root's file over by a group of the pod."""
+    lent_by_root = found.st_uid == 0 and os.geteuid() != 0
+    return 0o037 if lent_by_root else 0o077
 
 
 def curve_keys(secret: bytes) -> tuple[bytes, bytes]:
@@ -275,8 +282,8 @@ class Malformed(Exception):
     """A peer's bytes are no message of the expected type."""
 
 
-def encode(message: msgspec.Struct) -> bytes:
-    """The bytes of one message."""
+def encode(message: msgspec.Struct | Sequence[msgspec.Struct]) -> bytes:
+    """The bytes of one message, or of a list of them."""
     return msgspec.msgpack.encode(message)
 
 
@@ -344,7 +351,10 @@ def _frames(socket: "zmq.Socket[bytes]") -> list[bytes] | None:
 def post(socket: "zmq.Socket[bytes]", *frames: bytes) -> bool:
     """Send without blocking. False: the queue is full or the peer is not there, and nothing was sent."""
     try:
-        socket.send_multipart(frames, zmq.NOBLOCK)
+        if len(frames) == 1:
+            socket.send(frames[0], zmq.NOBLOCK)
+        else:
+            socket.send_multipart(frames, zmq.NOBLOCK)
     except zmq.ZMQError as error:
         if error.errno in (zmq.EAGAIN, zmq.EHOSTUNREACH):
             return False

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from tandem.core.errors import Divergence
 from tandem.core.ids import Epoch, Tick
 from tandem.core.messages import Hidden
-from tandem.runtime.hidden import PulledIn
+from tandem.ports import HiddenIn
 from tandem.runtime.links import Decoder, Malformed
 
 
@@ -16,7 +16,7 @@ class Payloads:
     The link takes payloads back in the order in which it gave them, so each waits for those before it.
     """
 
-    def __init__(self, link: PulledIn, epoch: Epoch) -> None:
+    def __init__(self, link: HiddenIn, epoch: Epoch) -> None:
         self.link = link
         self.stale = 0
         self._epoch = epoch

@@ -2,6 +2,7 @@
 
 import tempfile
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tandem.core.errors import ConfigError
 
@@ -34,3 +35,11 @@ def check_target(flag: str, path: str) -> None:
         open(path, "ab").close()
     except OSError as error:
         raise ConfigError(f"{flag} is {path!r}: it cannot be written, {error.strerror}; give another") from None
+
+
+def check_endpoint(flag: str, url: str) -> None:
+    """Raises ConfigError for what is no URL; empty is none."""
+    if url and not (url.startswith(("http://", "https://")) and urlsplit(url).hostname):
+        raise ConfigError(
+            f"{flag} is {url!r}: give the URL that a collector takes traces at: http://HOST:4318/v1/traces"
+        )

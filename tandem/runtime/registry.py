@@ -1,26 +1,23 @@
 """The registry: every rank's Member under a lease in Redis. An entry is a hint; identity is proved in the handshake.
 
-Only Redis 6.2 commands: SET PX, DEL, SCAN, MGET. Values are signed with a key derived from the cluster secret and bound
-to their own key, so that neither a stranger's entry nor one copied to another place is believed.
+Only Redis 6.2 commands: SET PX, DEL, SCAN, MGET.
 """
 
-import hashlib
-import hmac
 import logging
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
-import msgspec
 import redis
 import redis.backoff
 import redis.retry
 
 from tandem.core.errors import ConfigError
 from tandem.core.members import Member
+from tandem.runtime.entries import LEASE_MS, Entries, in_order
 
 WITHDRAW_S = 0.5
-LEASE_MS = 5000
 PERIOD_S = 1.0
 HURRY_S = 0.1
 """The period until the ring has formed: its ranks wait for each other."""
@@ -29,10 +26,8 @@ HURRY_FOR_S = 60.0
 BACK_OFF_S = (0.2, 2.0)
 """First and longest wait after a failure."""
 TIMEOUT_S = 2.0
-MAX_VALUE_BYTES = 64 << 10
 MAX_MEMBERS = 4096
 SCHEMES = ("redis://", "rediss://", "unix://")
-MAC_BYTES = 32
 
 log = logging.getLogger("tandem.registry")
 
@@ -40,19 +35,14 @@ log = logging.getLogger("tandem.registry")
 class Registry:
     """One cluster's entries. Calls take up to TIMEOUT_S and raise redis.RedisError when the server is away.
 
-    `ignored` counts entries that were unsigned, forged, malformed or in another's place. For one thread.
+    For one thread.
     """
 
     def __init__(self, url: str, cluster: str, secret: bytes) -> None:
         """Raises ConfigError for an unusable url, or without a secret. Does not connect yet."""
-        if not secret:
-            raise ConfigError("the registry's entries are signed: give --cluster-secret-file")
+        self._entries = Entries(cluster, secret)
         if not url.startswith(SCHEMES):
             raise ConfigError(f"registry-url is {redacted(url)!r}: it must begin with one of {', '.join(SCHEMES)}")
-        self.ignored = 0
-        self._prefix = f"tandem:{cluster}:rank:"
-        self._secret = hmac.digest(secret, b"tandem registry 1", hashlib.sha256)
-        self._decoder = msgspec.msgpack.Decoder(Member)
         try:
             self._redis = redis.Redis.from_url(
                 url,
@@ -65,52 +55,53 @@ class Registry:
         except ValueError:  # its text may quote parts of a password
             raise ConfigError(f"registry-url is {redacted(url)!r}: not a URL that redis understands") from None
 
+    @property
+    def ignored(self) -> int:
+        """Entries that could not be believed."""
+        return self._entries.ignored
+
     def publish(self, member: Member) -> Member | None:
         """Put or renew this rank's entry; returns the one that was there, if it was believable."""
-        key = self._key(member)
-        data = msgspec.msgpack.encode(member)
-        before: bytes | None = self._redis.set(key, self._mac(key, data) + data, px=LEASE_MS, get=True)  # type: ignore[assignment]
-        return self._member(key, before)
+        key, value = self._entries.seal(member)
+        before: bytes | None = self._redis.set(key, value, px=LEASE_MS, get=True)  # type: ignore[assignment]
+        return self._entries.read(key, before)
 
     def withdraw(self, member: Member) -> None:
         """Take this rank's entry away, unless it is another incarnation's by now."""
-        key = self._key(member)
-        there = self._member(key, self._redis.get(key))  # type: ignore[arg-type]
+        key = self._entries.key(member)
+        there = self._entries.read(key, self._redis.get(key))  # type: ignore[arg-type]
         if there is not None and there.incarnation == member.incarnation:
             self._redis.delete(key)
 
     def members(self) -> list[Member]:
         """All believable entries, by group name and rank."""
-        pattern = _escaped(self._prefix) + "*"
+        pattern = _escaped(self._entries.prefix) + "*"
         keys: list[bytes] = sorted(set(self._redis.scan_iter(match=pattern, count=1000)))[:MAX_MEMBERS]
         values: list[bytes | None] = self._redis.mget(keys) if keys else []  # type: ignore[assignment]
-        found = [self._member(key.decode(errors="replace"), value) for key, value in zip(keys, values, strict=True)]
-        return sorted((one for one in found if one is not None), key=lambda one: (one.group.name, one.rank))
+        named = zip((key.decode(errors="replace") for key in keys), values, strict=True)
+        return in_order(self._entries.read(key, value) for key, value in named)
 
     def close(self) -> None:
         """Close the connections."""
         self._redis.close()
 
-    def _member(self, key: str, value: bytes | None) -> Member | None:
-        if value is None:  # its lease ended between SCAN and MGET
-            return None
-        mac, data = value[:MAC_BYTES], value[MAC_BYTES:]
-        if len(value) <= MAX_VALUE_BYTES and hmac.compare_digest(mac, self._mac(key, data)):
-            try:
-                member = self._decoder.decode(data)
-            except (msgspec.DecodeError, RecursionError):  # signed by another version
-                pass
-            else:
-                if self._key(member) == key:
-                    return member
-        self.ignored += 1
-        return None
 
-    def _key(self, member: Member) -> str:
-        return f"{self._prefix}{member.group.name}:{member.rank}"
+class Directory(Protocol):
+    """Who is there: a registry, or the list of peers that takes its place."""
 
-    def _mac(self, key: str, data: bytes) -> bytes:
-        return hmac.digest(self._secret, key.encode() + b"\0" + data, hashlib.sha256)
+    def publish(self, member: Member) -> Member | None:
+        """This rank's entry from now on; returns who has, or had, its place."""
+        ...
+
+    def withdraw(self, member: Member) -> None:
+        """This rank is going."""
+
+    def members(self) -> list[Member]:
+        """All who are there, by group name and rank."""
+        ...
+
+    def close(self) -> None:
+        """It is not asked any more."""
 
 
 class RegistryLoop:
@@ -122,7 +113,7 @@ class RegistryLoop:
 
     def __init__(
         self,
-        registry: Registry,
+        registry: Directory,
         on_members: Callable[[list[Member]], None],
         on_replaced: Callable[[Member], None],
     ) -> None:
@@ -188,6 +179,9 @@ class RegistryLoop:
         if member is not None:
             if self._published and before is not None and _is_later(before, member):
                 self._on_replaced(before)
+            if not self._published and before is not None and _is_later(member, before):
+                where = f"with /state on {before.http}" if before.http else "without an address"
+                log.warning("another process has this rank's place, %s: if it still runs, it ends now", where)
             self._published = True
         self._on_members(members)
         return True

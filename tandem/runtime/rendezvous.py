@@ -17,6 +17,7 @@ from tandem.core.ids import LEADER, RankId
 from tandem.core.members import Member
 from tandem.core.messages import Formed, Join
 from tandem.ports import HiddenOut
+from tandem.runtime.carrying import carried_out
 from tandem.runtime.endpoints import Endpoints, Socket
 from tandem.runtime.hidden import open_out
 from tandem.runtime.resources import Past, Process
@@ -131,6 +132,7 @@ class Rendezvous:
                 slot_bytes = most_tokens(options) * self._process.resources.engine.hidden_bytes
                 host = self._endpoints.member.host
                 hidden = open_out(sockets, host, following, options.run_dir, slot_bytes)
+                hidden = carried_out(options, hidden, self._process.resources.engine)
                 self._undo.callback(hidden.close)
             self._next = NextRank(sockets.connect(zmq.PUSH, following.ring), hidden)
         if options.rank != LEADER:
@@ -149,6 +151,7 @@ class Rendezvous:
             member.fingerprint,
             self._past.known,
             self._past.last_end,
+            member.engine,
         )
 
     def _start(self, store: PPConsensusStore) -> None:

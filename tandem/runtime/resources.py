@@ -1,18 +1,29 @@
 """What lives as long as a rank's process, whatever becomes of its group: its options, its weights and its pages."""
 
+import logging
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import msgspec
 
 from consensus.link import NOWHERE
+from tandem.core.commands import LOADED
 from tandem.core.config import Limits, RankOptions, RoleName
-from tandem.core.ids import Epoch
-from tandem.engine.load import build_engine, resolve_dtype
-from tandem.engine.memory import HostPages
+from tandem.core.ends import NO_END, End
+from tandem.core.errors import ConfigError
+from tandem.core.ids import LEADER, Epoch
+from tandem.engine.load import Chosen, build_engine, build_host_pages, choose
 from tandem.engine.model import fingerprint, read_shape
+from tandem.engine.shape import ModelShape
 from tandem.ports import Engine, HostCopies
 from tandem.runtime.links import check_where
+from tandem.runtime.tally import Tally
 from tandem.runtime.transports import uses_shm
+
+log = logging.getLogger("tandem")
+
+LOADED_LINES = 50
+"""While the weights are loaded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,7 @@ class Resources:
 
     engine: Engine
     host: HostCopies
+    chosen: Chosen
     fingerprint: str
     limits: Limits  # with the model's context
 
@@ -34,6 +46,7 @@ class Process:
     secret: bytes
     http: str  # its own port
     boot_ms: int  # since 1970
+    tally: Tally
 
     @property
     def name(self) -> str:
@@ -47,7 +60,7 @@ class Past:
 
     known: Epoch = NOWHERE  # the last one
     epochs: int = 0
-    last_end: str = ""
+    last_end: End = NO_END
 
 
 def load_resources(options: RankOptions) -> Resources:
@@ -55,22 +68,56 @@ def load_resources(options: RankOptions) -> Resources:
     if uses_shm(options):
         check_where(options.run_dir)
     shape = read_shape(options.model)
-    dtype = resolve_dtype(options.dtype)
-    engine = build_engine(
-        shape,
-        options.group.layers(options.rank),
-        page_size=options.limits.page_size,
-        num_pages=options.limits.num_pages,
-        dtype=dtype,
-        threads=options.threads,
-        shared=uses_shm(options),
-    )
+    page_size = options.limits.page_size
+    chosen = choose(shape, options.dtype, options.engine, page_size)
+    log.info("%s rank %d computes with %s", options.group.name, options.rank, chosen)
+    with _vocabulary(options, shape):
+        engine = build_engine(
+            shape,
+            options.group.layers(options.rank),
+            page_size=page_size,
+            num_pages=options.limits.num_pages,
+            dtype=chosen.dtype,
+            engine=chosen.name,
+            threads=options.threads,
+            shared=uses_shm(options),
+            progress=say_loaded if options.supervised else None,
+        )
+    _carry_hidden(options, engine)
     return Resources(
         engine,
-        HostPages(engine.memory, _host_pages(options)),
-        fingerprint(shape, dtype, options.limits.page_size),
+        build_host_pages(engine.memory, _host_pages(options)),
+        chosen,
+        fingerprint(shape, chosen.dtype, page_size, chosen.layout),
         msgspec.structs.replace(options.limits, context=shape.context),
     )
+
+
+def _vocabulary(options: RankOptions, shape: ModelShape) -> AbstractContextManager[None]:
+    """Made beside the weights where grammars are compiled, see `Rank`: the first one would wait for it."""
+    if shape.is_fake or options.rank not in (LEADER, options.group.size - 1):
+        return nullcontext()
+    from tandem.engine.masks import made_meanwhile
+
+    return made_meanwhile(shape)
+
+
+def say_loaded(done: int, total: int) -> None:
+    """To the supervisor, on standard output: so many tensors of so many, in a few lines."""
+    if done * LOADED_LINES // total > (done - 1) * LOADED_LINES // total:
+        print(f"{LOADED} {done} {total}", flush=True)
+
+
+def _carry_hidden(options: RankOptions, engine: Engine) -> None:
+    """Raises ConfigError when the engine has no tensors on a GPU."""
+    if options.hidden_link == "host":
+        return
+    if options.engine != "flashinfer":
+        raise ConfigError(f"--hidden-link is nccl, but --engine is {options.engine}: give it only with flashinfer")
+    from tandem.engine.flashinfer.engine import FlashInferEngine
+
+    assert isinstance(engine, FlashInferEngine)
+    engine.use_nccl()
 
 
 def _host_pages(options: RankOptions) -> int:

@@ -14,13 +14,15 @@ from kvtransfer.checksums import Verifying
 from kvtransfer.posting import Posting
 from tandem.assembly import build_rank
 from tandem.core.config import RoleName
+from tandem.core.ends import End, EndKind
 from tandem.core.messages import Formed
 from tandem.core.requests import Reason
+from tandem.runtime.compiling import Compiling
 from tandem.runtime.compute import ComputeThread
 from tandem.runtime.drills import drive_of, engine_of
 from tandem.runtime.drive import Computed, Links, Thrown
 from tandem.runtime.dump import dump, dump_directory
-from tandem.runtime.endings import EpochOver, Unusable, cause_of
+from tandem.runtime.endings import EpochOver, Unusable, end_of
 from tandem.runtime.endpoints import Endpoints
 from tandem.runtime.inbox import ThreadInbox
 from tandem.runtime.payloads import Payloads
@@ -70,9 +72,10 @@ class Serving:
         endpoints.peers.begin(formed.epoch)
         self._routers: RouterLink | None = None
         if endpoints.intake is not None:
-            self._routers = RouterLink(endpoints.intake, lambda: load_of(rank), options.timer_scale)
+            journal = rank.scheduler.role.pool.keep_journal()
+            self._routers = RouterLink(endpoints.intake, lambda: load_of(rank), journal, options.timer_scale)
         timeline = self._watch()
-        compute, posting, verifying = self._threads(endpoints)
+        compute, posting, verifying, compiling = self._threads(endpoints)
         links = Links(
             ring_in=endpoints.ring,
             ring_out=following.ring,
@@ -83,29 +86,31 @@ class Serving:
             store=store,
             posting=posting,
             verifying=verifying,
+            compiling=compiling,
             inbox=place.inbox,
             timeline=timeline,
             pulse=place.pulse,
             record=self._record(),
+            transport=endpoints.edges.kind,
             degraded=endpoints.degraded,
         )
         self.drive = drive_of(options)(rank, links, compute, options.drain_s)
         log.info("%s of %d serves, epoch %d", process.name, options.group.size, formed.epoch)
 
-    def part(self, error: BaseException) -> str:
+    def part(self, error: BaseException) -> End:
         """The epoch is over. Everybody hears of it first; then, unless all is in order, a flight record is left behind.
 
-        Every rank leaves one: who is idle may be the guilty one. Returns the cause.
+        Every rank leaves one: who is idle may be the guilty one. Returns it.
         """
-        cause, left = cause_of(error, self._process.name)
-        self._store.end(cause, left=left)
+        end = end_of(error, self._process.name)
+        self._store.end(end)
         if self._routers is not None:
-            self._routers.close(Reason.GROUP_LEFT if left else Reason.GROUP_LOST)
-        level = logging.INFO if left else logging.ERROR
-        log.log(level, "%s: epoch %d is over: %s", self._process.name, self._heading.epoch, cause)
-        if not left:
-            self._dump(cause)
-        return cause
+            self._routers.close(Reason.GROUP_LEFT if end.left else Reason.GROUP_LOST, end.cause)
+        level = logging.INFO if end.left else logging.ERROR
+        log.log(level, "%s: epoch %d is over: %s", self._process.name, self._heading.epoch, end.cause)
+        if not end.left:
+            self._dump(end.cause)
+        return end
 
     def _dump(self, cause: str) -> None:
         given = self._process.options.dump_dir
@@ -118,12 +123,14 @@ class Serving:
     def _watch(self) -> Timeline:
         """What happens to the rank's rooms is remembered from now on."""
         block_bytes = self._process.resources.engine.memory.region.block_bytes
-        timeline = Timeline(self._process.options.group.role, self._rank.scheduler.role.kinds, block_bytes)
+        options, scheduler, tally = self._process.options, self._rank.scheduler, self._process.tally
+        tally.begin(scheduler.flights, block_bytes * options.group.partition[options.rank])
+        timeline = Timeline(options.group.role, scheduler.role.kinds, block_bytes, tally)
         self._rank.courier = Witness(self._rank.courier, timeline)
         return timeline
 
-    def _threads(self, endpoints: Endpoints) -> tuple[ComputeThread, Posting, Verifying]:
-        """What uses the pages beside the tick loop."""
+    def _threads(self, endpoints: Endpoints) -> tuple[ComputeThread, Posting, Verifying, Compiling]:
+        """What works beside the tick loop."""
         resources, place, peers = self._process.resources, self._place, endpoints.peers
         engine = resources.engine
         posting = Posting(endpoints.edges, engine.memory, peers.hello, place.inbox.put, peers.wrote)
@@ -136,9 +143,10 @@ class Serving:
             place.pulse,
             layers=self._process.options.group.role is RoleName.PREFILL,
         )
-        for worker in (posting, verifying, compute):
+        compiling = Compiling(engine.compile, place.inbox.put, self._compiling_failed)
+        for worker in (compiling, posting, verifying, compute):
             place.undo.callback(self._end, worker.close)
-        return compute, posting, verifying
+        return compute, posting, verifying, compiling
 
     def _end(self, close: Callable[[float], object]) -> None:
         close(self._place.patience_s())
@@ -147,7 +155,11 @@ class Serving:
         """On the engine's thread. One that has computed nothing in its whole epoch is not tried again."""
         log.error("the engine failed", exc_info=error)
         cause = f"the engine of {self._process.name} failed: {error!r}"
-        self._place.throw(EpochOver(cause) if compute.ran else Unusable(cause))
+        self._place.throw((EpochOver if compute.ran else Unusable)(cause, EndKind.ENGINE))
+
+    def _compiling_failed(self, error: Exception) -> None:
+        log.error("compiling a grammar failed", exc_info=error)
+        self._place.throw(EpochOver(f"{self._process.name} failed to compile a grammar: {error!r}"))
 
     def _record(self) -> RecordFile | None:
         directory = self._process.options.record_dir

@@ -14,17 +14,22 @@ from typing import NoReturn
 import msgspec
 
 from tandem.core.config import RankOptions
+from tandem.core.ends import EndKind
 from tandem.core.errors import ConfigError, Divergence
 from tandem.core.ids import RequestId
 from tandem.core.members import Member
+from tandem.runtime.directory import directory_of
 from tandem.runtime.endings import EXIT_UNUSABLE, EpochOver, Stopped, Unusable
-from tandem.runtime.health import UNAVAILABLE, Health, Reply, State
+from tandem.runtime.exposition import Gauge
+from tandem.runtime.gauges import exposition_of, gauges_of, gauges_without
+from tandem.runtime.health import UNAVAILABLE, Answers, Health, Reply, State
 from tandem.runtime.incarnation import Incarnation
 from tandem.runtime.leash import leash
 from tandem.runtime.links import check_where, read_secret
-from tandem.runtime.registry import Registry, RegistryLoop
-from tandem.runtime.resources import Past, Process, load_resources
+from tandem.runtime.registry import RegistryLoop
+from tandem.runtime.resources import Past, Process, Resources, load_resources
 from tandem.runtime.state import describe, timelines
+from tandem.runtime.tally import Tally
 
 log = logging.getLogger("tandem")
 
@@ -42,8 +47,12 @@ class Stage:
         self.options = options
         self._name = f"{options.group.name} rank {options.rank}"
         self._boot_ms = time.time_ns() // 1_000_000
+        self._tally = Tally(options.group, options.rank)
+        self._exposition = exposition_of(options.group, options.rank, self._tally)
+        self._rendering = threading.Lock()
         self._members: list[Member] = []
-        self._loaded = False
+        self._entry = b""  # what peers are told, where there is no registry
+        self._resources: Resources | None = None  # until they are loaded
         self._incarnation: Incarnation | None = None  # None: until the next one is made
         self._told = 0  # how often it was told to end
         self._fatal: Exception | None = None
@@ -53,15 +62,16 @@ class Stage:
         """Until it is told to end. Raises ConfigError or Unusable."""
         options = self.options
         with contextlib.ExitStack() as undo, contextlib.suppress(Stopped):
-            health = Health(options.http_host, options.http_port, self._ask, self._timelines)
+            answers = Answers(self._ask, self._timelines, self._metrics, lambda: self._entry)
+            health = Health(options.http_host, options.http_port, answers)
             undo.callback(health.close)
             secret = read_secret(options.secret_file)
             check_where(options.bind or options.run_dir)
-            registry = Registry(options.registry_url, options.cluster, secret)
-            process = Process(options, load_resources(options), secret, health.address, self._boot_ms)
-            self._loaded = True
+            directory = directory_of(options, secret, self._show)
+            self._resources = load_resources(options)
+            process = Process(options, self._resources, secret, health.address, self._boot_ms, self._tally)
             log.info("%s has loaded its layers", self._name)
-            loop = RegistryLoop(registry, self._on_members, self._on_replaced)
+            loop = RegistryLoop(directory, self._on_members, self._on_replaced)
             loop.start()
             undo.callback(loop.stop)
             while True:
@@ -108,7 +118,7 @@ class Stage:
         match line.split(" ", 4):
             case ["lost", group, "rank", number, how] if group == self.options.group.name:
                 if self._incarnation is not None and self._incarnation.serving:
-                    self._incarnation.throw(EpochOver(f"{group} rank {number} {how}"))
+                    self._incarnation.throw(EpochOver(f"{group} rank {number} {how}", EndKind.DIED))
             case _:
                 pass
 
@@ -132,13 +142,17 @@ class Stage:
     def _on_replaced(self, other: Member) -> None:
         """On the registry's thread: who was started later stays."""
         text = f"another process has taken the place of {self._name}: it serves /state on {other.http}"
-        self._throw(Unusable(text))
+        self._throw(Unusable(text, EndKind.REPLACED))
 
     def _throw(self, error: Exception) -> None:
         """End the process with this."""
         self._fatal = self._fatal or error
         if self._incarnation is not None:
             self._incarnation.throw(error)
+
+    def _show(self, entry: bytes) -> None:
+        """On the registry's thread."""
+        self._entry = entry
 
     # what the health port asks, on threads of its own
 
@@ -154,21 +168,33 @@ class Stage:
             group, rank = self.options.group.name, self.options.rank
             state = {"ready": False, "waiting_for": self._waiting_for, "group": group, "rank": rank}
         past = self._past if incarnation is None else incarnation.past
-        return state | {"epochs": past.epochs, "last_end": past.last_end or None}
+        chosen = self._resources.chosen if self._resources is not None else None
+        engine = {"engine": chosen.engine, "engine_why": chosen.why} if chosen is not None else {}
+        facts = {"loaded": self._resources is not None, "epochs": past.epochs, "last_end": past.last_end.cause or None}
+        return state | facts | engine
 
-    def _timelines(self, rid: RequestId | None, timeout_s: float) -> Reply | None:
-        """An overview of the newest rooms, or all about one request."""
+    def _timelines(self, rid: RequestId | None, timeout_s: float, since_us: int) -> Reply | None:
+        """An overview of the newest rooms that have changed since then, or all about one request."""
         incarnation = self._incarnation
         if incarnation is None or not incarnation.serving:
             return UNAVAILABLE, msgspec.json.encode({"error": f"not ready: waiting for {self._waiting_for}"})
-        return incarnation.ask(partial(timelines, rid), timeout_s)
+        return incarnation.ask(partial(timelines, rid, since_us), timeout_s)
+
+    def _metrics(self, timeout_s: float) -> bytes:
+        """Without what only the tick loop knows, if it does not say."""
+        incarnation = self._incarnation
+        gauges: list[Gauge] | None = None
+        if incarnation is not None and incarnation.serving:
+            gauges = incarnation.ask(gauges_of, timeout_s)
+        with self._rendering:
+            return self._exposition.render([*gauges_without(self._tally, formed=gauges is not None), *(gauges or ())])
 
     @property
     def _waiting_for(self) -> str:
         incarnation = self._incarnation
         if incarnation is not None:
             return incarnation.waiting_for
-        return "the other ranks of its ring" if self._loaded else "its engine"
+        return "its engine" if self._resources is None else "the other ranks of its ring"
 
 
 def serve(options: RankOptions) -> NoReturn:

@@ -55,7 +55,8 @@ def load_of(rank: Rank) -> Load:
     """How full rank 0's group is."""
     role = rank.scheduler.role
     _, waiting, running = role.lengths()[:3]
-    return Load(rank.place.group, waiting, running, role.pool.available, rank.scheduler.controls.draining)
+    controls = rank.scheduler.controls
+    return Load(rank.place.group, waiting, running, role.pool.available, controls.draining, controls.paused)
 
 
 def describe(drive: Drive) -> State:
@@ -107,12 +108,12 @@ def held_rooms(drive: Drive) -> list[State]:
     return [msgspec.to_builtins(room) for room in rooms]
 
 
-def timelines(rid: RequestId | None, drive: Drive) -> Reply:
-    """An overview of the newest rooms, or all that is kept of one request."""
+def timelines(rid: RequestId | None, since_us: int, drive: Drive) -> Reply:
+    """An overview of the newest rooms that have changed since then, or all that is kept of one request."""
     place, timeline = drive.rank.place, drive.links.timeline
     who = (place.group, place.rank, timeline.role.value, now_us())
     if rid is None:
-        return OK, msgspec.json.encode(Outlines(*who, timeline.outlines()))
+        return OK, msgspec.json.encode(Outlines(*who, timeline.outlines(since_us)))
     tracks = timeline.tracks(rid)
     if not tracks:
         error = f"no request {rid:016x} here: the last {MAX_ROOMS} are remembered"

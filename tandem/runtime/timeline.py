@@ -1,15 +1,16 @@
 """What happened to each room on this rank, and when: for people only, nothing is decided by it."""
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from consensus.leader import conclusions
 from tandem.core.config import RoleName
 from tandem.core.effects import Effect, Observe, Post, TellPeer
-from tandem.core.events import BackedUp, Combined, Event, LayerRan, Moved, Ran, Started, Written
+from tandem.core.events import BackedUp, Combined, Event, LayerRan, Moved, Ran, Started, Verified, Written
 from tandem.core.ids import RequestId, Room, Tick
 from tandem.core.inputs import FirstToken, Frame, Kind, Submit
-from tandem.core.messages import Baton, Commit, Grant, Progress, Quiet
+from tandem.core.messages import BallotBack, Baton, Commit, Grant, Progress, Quiet, Return
 from tandem.core.plan import (
     Ask,
     CutOff,
@@ -29,6 +30,7 @@ from tandem.core.plan import (
 )
 from tandem.runtime.ends import Ends
 from tandem.runtime.history import Chunk, Entry, Landing, Mark, Outline, Track, What, Write
+from tandem.runtime.tally import PEER, WRITES, Tally
 
 MAX_ROOMS = 1024
 """Rooms that are remembered; the oldest goes for one more."""
@@ -55,6 +57,7 @@ STATES = frozenset(
 )
 """What a room is said to be from then on."""
 VERDICTS = {
+    Kind.COMPILED: What.COMPILED,
     Kind.BOOTSTRAPPED: What.BOOTSTRAPPED,
     Kind.TRANSFERRED: What.TRANSFERRED,
     Kind.FAILED: What.FAILED,
@@ -80,13 +83,16 @@ Handler = Callable[[int, Any], None]
 class _Story:
     """One room."""
 
-    __slots__ = ("entries", "outline")
+    __slots__ = ("changed_us", "entries", "failure", "outline")
 
     def __init__(self, room: Room) -> None:
+        self.changed_us = 0  # its outline
         self.outline = Outline(f"{room.rid:016x}", room.attempt)
         self.entries: Ends[Entry] = Ends(HALF)
+        self.failure = ""  # what this rank has seen fail
 
     def mark(self, now_us: int, what: What, detail: str = "") -> None:
+        self.changed_us = now_us
         self.entries.add(Mark(now_us, what, detail))
         self.outline.marks.setdefault(what, now_us)
         if what in STATES:
@@ -99,9 +105,12 @@ class Timeline:
     Only rooms cost anything: a tick of decode leaves nothing behind but in the rooms that begin or end with it.
     """
 
-    def __init__(self, role: RoleName, kinds: tuple[Kind, ...], block_bytes: int, most_rooms: int = MAX_ROOMS) -> None:
-        """`kinds` are the verdicts of the role, `block_bytes` one page of one layer."""
+    def __init__(
+        self, role: RoleName, kinds: tuple[Kind, ...], block_bytes: int, tally: Tally, most_rooms: int = MAX_ROOMS
+    ) -> None:
+        """`kinds` are the verdicts of the role, `block_bytes` one page of one layer. The tally counts what goes by."""
         self.role = role
+        self.tally = tally
         self._decodes = role is RoleName.DECODE
         self._kinds = kinds
         self._block_bytes = block_bytes
@@ -121,6 +130,9 @@ class Timeline:
             Grant: self._grant,
             Commit: self._landed,
             Moved: self._moved,
+            Return: lambda now_us, message: tally.on_return(now_us, message.tick),
+            BallotBack: lambda now_us, message: tally.on_outcome(now_us, message.tick),
+            Verified: lambda now_us, verified: tally.on_verified(verified),
         }
 
     def __len__(self) -> int:
@@ -152,6 +164,8 @@ class Timeline:
                 }
                 for what in (what for what, true in told.items() if true):
                     story.mark(now_us, what)
+                if fact.failed:
+                    story.failure = story.failure or PEER
             case _:
                 pass
 
@@ -161,6 +175,7 @@ class Timeline:
 
     def on_plan(self, now_us: int, plan: Plan) -> None:
         """A tick has been stepped."""
+        self.tally.on_plan(now_us, plan)
         self._notes(now_us, plan)
         if self._computing and plan.rows:
             self._plan_chunks(now_us, plan)
@@ -174,9 +189,11 @@ class Timeline:
             case LayerRan():
                 self._computed_us = at_us
             case Started(tick=tick):
+                self.tally.on_engine(at_us, event)
                 for chunk in self._chunks.get(tick, ()):
                     chunk.started_us = at_us
             case Ran(tick=tick):
+                self.tally.on_engine(at_us, event)
                 for chunk in self._chunks.pop(tick, ()):
                     chunk.ran_us = at_us
             case BackedUp():
@@ -189,10 +206,10 @@ class Timeline:
 
     # what is told
 
-    def outlines(self) -> list[Outline]:
-        """The newest rooms, newest first."""
-        stories = list(self._rooms.values())[: -NEWEST - 1 : -1]
-        return [story.outline for story in stories]
+    def outlines(self, since_us: int = 0) -> list[Outline]:
+        """The newest rooms of those that have changed since then, newest first."""
+        changed = (story.outline for story in reversed(self._rooms.values()) if story.changed_us >= since_us)
+        return list(islice(changed, NEWEST))
 
     def tracks(self, rid: RequestId) -> list[Track]:
         """All attempts of a request, oldest first; none if it is not remembered."""
@@ -222,6 +239,8 @@ class Timeline:
         story = self._rooms.get(room)
         if story is not None and what not in story.outline.marks:
             story.mark(now_us, what)
+            if what is What.BOOTSTRAPPED:
+                self.tally.on_bootstrapped(now_us, story.outline)
 
     # events
 
@@ -241,6 +260,8 @@ class Timeline:
 
     def _frame(self, now_us: int, frame: Frame) -> None:
         """On all ranks but 0, which hears the same as events."""
+        for outcome in frame.ballots:
+            self.tally.on_outcome(now_us, outcome.tick)
         for arrival in frame.arrivals:
             if isinstance(arrival, Submit):
                 self._submitted(now_us, arrival)
@@ -271,10 +292,23 @@ class Timeline:
                     self._emitted(now_us, note)
             elif not isinstance(note, CutOff) and (what := NOTES.get(type(note))) is not None:
                 story = self._rooms.get(note.room)
+                self._counted(now_us, story, note)
                 if story is not None:
                     self._noted(now_us, story, note, what)
                     if last is not None and last.room == note.room and what is What.ENDED:
                         story.outline.tokens = last.index + 1
+
+    def _counted(self, now_us: int, story: _Story | None, note: RoomNote) -> None:
+        """Before it is noted: what counts is how far the room had come."""
+        match note:
+            case Ended():
+                self.tally.on_ended(note, *((story.outline, story.failure) if story is not None else (None, "")))
+            case Granted() if story is not None:
+                self.tally.on_granted(now_us, story.outline, note)
+            case Retracted() | Evicted():
+                self.tally.on_made_room()
+            case _:
+                pass
 
     def _noted(self, now_us: int, story: _Story, note: RoomNote, what: What) -> None:
         if isinstance(note, Ended):
@@ -288,8 +322,12 @@ class Timeline:
     def _emitted(self, now_us: int, note: Emitted) -> None:
         if note.index == 1:
             self._mark(now_us, note.room, What.SECOND_TOKEN)
-        else:
-            self._mark(now_us, note.room, What.DECODING if self._decodes else What.FIRST_TOKEN)
+            return
+        self._mark(now_us, note.room, What.DECODING if self._decodes else What.FIRST_TOKEN)
+        if not self._decodes:
+            self.tally.on_first_token(note.cached)
+        elif (story := self._rooms.get(note.room)) is not None:
+            self.tally.on_joined(now_us, story.outline)
 
     def _plan_chunks(self, now_us: int, plan: Plan) -> None:
         planned = []
@@ -323,6 +361,7 @@ class Timeline:
         self._over = story, write = self._writes.pop(moved.ticket)
         write.result = moved.result.value
         if moved.result is not Written.OK:
+            story.failure = WRITES[moved.result]
             story.mark(now_us, What.FAILED_HERE, f"layer {write.layer}: {write.result}")
 
     def _committed(self, now_us: int, commit: Commit) -> None:
@@ -330,6 +369,7 @@ class Timeline:
         assert self._over is not None, f"{commit} comes of no write"
         story, write = self._over
         write.committed_us, write.first, write.last = now_us, commit.first, commit.last
+        story.changed_us = now_us
         outline = story.outline
         outline.layers += commit.last >= outline.prompt_tokens
         outline.writes += 1
@@ -338,9 +378,11 @@ class Timeline:
         outline.post_us += write.begun_us - write.taken_us
         outline.wire_us += write.ended_us - write.begun_us
         outline.commit_us += now_us - write.ended_us
+        self.tally.on_committed(write, write.pages * self._block_bytes)
 
     def _landed(self, now_us: int, commit: Commit) -> None:
         story = self._rooms.get(commit.room)
         if story is not None:
+            story.changed_us = now_us
             story.entries.add(Landing(now_us, commit.layer, commit.first, commit.last))
             story.outline.layers += commit.last >= story.outline.prompt_tokens

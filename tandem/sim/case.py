@@ -8,7 +8,8 @@ import msgspec
 
 from tandem.core.config import Group, Limits, RoleName, split_layers
 from tandem.core.ids import RequestId, Room
-from tandem.core.requests import Sampling, Work, pages_for
+from tandem.core.requests import NO_LOGPROBS, Sampling, Work, pages_for
+from tandem.engine.grammar import JSON_OBJECT
 from tandem.engine.model import FAKE_EOS
 from tandem.sim.clock import between, stream
 from tandem.sim.faults import Fault
@@ -25,10 +26,14 @@ ALONE = "c0"
 FEW_ROOMS = 4
 ALONE_SHARE = 0.2
 """Of the runs have one colocated group instead of a pair."""
+SEVERAL_SHARE = 0.2
+"""Have two groups of each role, unless the variant says how many: any two that fit serve a request."""
 CROWDED_SHARE = 0.15
 """Of the runs have many long answers in few pages: some have to make room for others, again and again."""
 DISCORD_SHARE = 0.15
 """Of the runs have writes that are given up, more faults around them, and one side that waits long for the other."""
+SLOT_ROWS = (1, 1, 1, 2, 8)
+"""Decode requests that share a slot before another one is begun: where that is one, ticks overlap most."""
 IN_CROWDS = (Fault.FLUSHES,)
 IN_DISCORD = (Fault.PARTINGS, Fault.RESTARTS, Fault.RELEASES, Fault.LATE_SUBMITS, Fault.DRAINS)
 STOPPING = (
@@ -38,6 +43,9 @@ STOPPING = (
     Fault.FEW_ROOMS,
     Fault.TINY_POOLS,
     Fault.RESTARTS,
+    Fault.CRASHES,
+    Fault.ZOMBIES,
+    Fault.LEAVES,
 )
 """Faults after which there is less to do."""
 QUIESCE_MS = (20, 100, 400)
@@ -50,6 +58,10 @@ LEFT_SHARE = 0.3
 LEAVING_US = (0, 8_000)
 """After a probe was submitted, until its client leaves, if it does."""
 CHECKSUM_SAMPLES = (0, 1, 4)
+LOOKING_BACK_SHARE = 0.2
+"""Of the runs have requests whose tokens depend on those before, and grammars that take their time."""
+BAD_GRAMMAR = '{"type":"nothing"}'
+GRAMMARS = (JSON_OBJECT, '{"type":"array"}', '{"enum":[1,2]}', BAD_GRAMMAR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,7 @@ class Variant:
     only: tuple[int, ...] | None = None  # requests by number; None: all
     without: tuple[Fault, ...] = ()
     ranks: tuple[int, int] | None = None  # of each prefill and decode group; a colocated one takes the latter
-    pairs: int = 1  # of groups, or so many colocated ones; each request is served by any two that fit
+    pairs: int | None = None  # of groups, or so many colocated ones; None: as drawn
 
 
 WHOLE = Variant()
@@ -101,6 +113,11 @@ class Case:
     heal_us: int
     probes: tuple[Request, ...]  # when all is at rest again
 
+    @property
+    def pairs(self) -> int:
+        """Groups of each role."""
+        return sum(group.role is self.cluster.groups[0].role for group in self.cluster.groups)
+
     def describe(self) -> str:
         """The cluster and its faults, in words."""
         groups = " and ".join(f"{group.name} with layers {group.partition}" for group in self.cluster.groups)
@@ -119,7 +136,8 @@ def draw(seed: int, variant: Variant = WHOLE) -> Case:
     kinds = tuple(kind for kind in Fault if kind in drawn and kind not in variant.without)
     rng = stream(seed, "cluster")
     heal_us = 1000 * rng.choice([30, 100, 100, 300, 3_000])
-    cluster = _paired(_cluster(rng, kinds, variant.ranks), seed, variant)
+    pairs = variant.pairs or 1 + (stream(seed, "pairs").random() < SEVERAL_SHARE)
+    cluster = _paired(_cluster(rng, kinds, variant.ranks), seed, pairs, drawn=variant.ranks is None)
     cluster = _careful(cluster, kinds, stream(seed, "care"))
     if discordant:
         cluster = _discordant(cluster, discord)
@@ -127,6 +145,8 @@ def draw(seed: int, variant: Variant = WHOLE) -> Case:
     if crowded:
         count, heal_us = max(8, count), max(100_000, heal_us)
         cluster = replace(cluster, limits=_crowded(cluster.limits, crowd))
+    slot_rows = stream(seed, "packing").choice(SLOT_ROWS)
+    cluster = replace(cluster, limits=msgspec.structs.replace(cluster.limits, slot_rows=slot_rows))
     requests = Requests(seed, kinds, heal_us, routes(cluster.groups), crowded=crowded)
     every = requests.draw(count)
     kept = tuple(request for request in every if variant.only is None or request.number in variant.only)
@@ -178,6 +198,7 @@ def _cluster(rng: random.Random, kinds: tuple[Fault, ...], ranks: tuple[int, int
         chunked_prefill_size=rng.choice([4, 16, 128]),
         max_prefill_tokens=rng.choice([16, 64, 256]),
         async_depth=rng.choice([0, 1, 2]),
+        slot_rows=1,
         max_rooms=FEW_ROOMS if Fault.FEW_ROOMS in kinds else 1024,
         host_pages=pages_for(rng.choice([0, 40, 4_000]), page_size),
         prefix_cache=rng.random() < 0.7,
@@ -207,13 +228,13 @@ def _careful(cluster: Cluster, kinds: tuple[Fault, ...], rng: random.Random) -> 
     return replace(cluster, limits=limits, quiesce_ms=patience[1], pace=pace)
 
 
-def _paired(cluster: Cluster, seed: int, variant: Variant) -> Cluster:
-    """As many groups of each role as the variant wants: further ones have sizes and layers of their own."""
+def _paired(cluster: Cluster, seed: int, pairs: int, *, drawn: bool) -> Cluster:
+    """So many groups of each role: further ones have layers of their own, and sizes if those are drawn."""
     groups = list(cluster.groups)
-    for number in range(1, variant.pairs):
+    for number in range(1, pairs):
         rng = stream(seed, f"pair {number}")
         for first in cluster.groups:
-            size = rng.choice(SIZES) if variant.ranks is None else first.size
+            size = rng.choice(SIZES) if drawn else first.size
             groups.append(Group(first.role, f"{first.name[0]}{number}", _partition(rng, size)))
     return replace(cluster, groups=tuple(groups))
 
@@ -249,6 +270,7 @@ class Requests:
         texts = stream(seed, "texts")
         self._beginnings = [_text(texts, 90) for _ in range(3)]  # that prompts share
         bursts = stream(seed, "bursts")
+        self._look_back = stream(seed, "looking back").random() < LOOKING_BACK_SHARE
         self._bursts_us = [bursts.randrange(heal_us) for _ in range(bursts.choice([1, 1, 3]))]
         self._spread_us = stream(seed, "spread").choice([20_000, 80_000 if crowded else heal_us * 4 // 5])
 
@@ -274,7 +296,7 @@ class Requests:
 
     def _request(self, number: int) -> Request:
         rng = stream(self._seed, f"request {number}")
-        work = self._work(rng, number)
+        work = self._asking(number, self._work(rng, number))
         groups = stream(self._seed, f"route {number}").choice(self._routes)
         at_us = rng.randint(0, self._spread_us)
         if Fault.BURSTS in self._kinds:
@@ -317,6 +339,16 @@ class Requests:
             salt=rng.choice(["", "", "", "a", "b"]),
         )
 
+    def _asking(self, number: int, work: Work) -> Work:
+        """Some want to know how likely tokens are. In some runs, some have penalties or a grammar."""
+        rng = stream(self._seed, f"asking {number}")
+        sampling = msgspec.structs.replace(work.sampling, logprobs=rng.choice([NO_LOGPROBS, NO_LOGPROBS, 0, 3]))
+        if self._look_back:
+            penalties = {"presence_penalty": 1.0, "frequency_penalty": -0.5, "repetition_penalty": 1.2}
+            sampling = msgspec.structs.replace(sampling, **{name: penalties[name] for name in _some(penalties, rng)})
+        grammar = rng.choice(GRAMMARS) if self._look_back and rng.random() < 0.4 else ""
+        return msgspec.structs.replace(work, sampling=sampling, grammar=grammar)
+
     def _hurried(self, request: Request, edges_us: list[int]) -> Request:
         """Some have little time, or until within some milliseconds of something else."""
         rng = stream(self._seed, f"deadline {request.number}")
@@ -324,6 +356,10 @@ class Requests:
         remaining_ms = rng.choice([rng.randint(0, 50), max(0, edge_ms)])
         hurried = rng.random() < 0.4 and Fault.DEADLINES in self._kinds
         return replace(request, remaining_ms=remaining_ms) if hurried else request
+
+
+def _some(names: Iterable[str], rng: random.Random) -> list[str]:
+    return [name for name in names if rng.random() < 0.3]
 
 
 def _text(rng: random.Random, count: int) -> tuple[int, ...]:

@@ -8,11 +8,11 @@ from decode import intake
 from tandem.core.config import RoleName
 from tandem.core.ids import LEADER, Room
 from tandem.core.inputs import Control, Knobs, Order
+from tandem.sim.accidents import crashes, leaves, restarts, zombies
 from tandem.sim.clock import Span
 from tandem.sim.faults import Fault
 from tandem.sim.node import Node
 from tandem.sim.peer_link import Key
-from tandem.sim.restarts import DOWN_US
 from tandem.sim.traps import STATES, Trap, Traps
 from tandem.sim.world import World
 
@@ -45,7 +45,7 @@ def stalls(world: World, rng: random.Random, heal_us: int) -> None:
 def _stall(world: World, key: Key, lasting_us: int) -> None:
     node = world.node(*key)
     world.say(f"{node.name} stalls for {lasting_us / 1000} ms")
-    node.stall(lasting_us)
+    node.stall(lasting_us, Fault.STALLS)
 
 
 def partings(world: World, rng: random.Random, heal_us: int) -> None:
@@ -74,6 +74,23 @@ def _part(world: World, pair: tuple[Key, Key], delays_us: Span, gone_us: int) ->
     world.say(f"{prefill.name} and {decode.name} lose each other for {gone_us / 1000} ms")
     world.swarm.acted(Fault.PARTINGS)
     world.part(prefill, decode, delays_us, gone_us)
+
+
+def one_way(world: World, rng: random.Random, heal_us: int) -> None:
+    """Words of a prefill group to a decode group are held up, and its writes there fail."""
+    sides = [
+        [group.name for group in world.groups if group.role is role] for role in (RoleName.PREFILL, RoleName.DECODE)
+    ]
+    for _ in range(rng.choice([1, 2])):
+        at_us = rng.randrange(heal_us)
+        until_us = min(heal_us, at_us + rng.choice([rng.randint(1_000, 10_000), rng.randint(10_000, 100_000)]))
+        if all(sides):
+            world.clock.at(at_us, partial(_cut, world, rng.choice(sides[0]), rng.choice(sides[1]), until_us))
+
+
+def _cut(world: World, prefill: str, decode: str, until_us: int) -> None:
+    world.say(f"nothing of {prefill} reaches {decode} until {until_us / 1000} ms")
+    world.cuts[prefill, decode] = until_us
 
 
 def operators(kind: Fault, order: Order) -> Callable[[World, random.Random, int], None]:
@@ -105,16 +122,6 @@ def _order_until(world: World, kind: Fault, group: str, order: Control, until_us
     if world.clock.now_us <= until_us:
         _order(world, kind, group, order)
     return True
-
-
-def restarts(world: World, rng: random.Random, heal_us: int) -> None:
-    """Groups end and are back by the heal: at a given time, or while writes are under way."""
-    for _ in range(rng.choice([1, 1, 2])):
-        group, at_us = rng.choice(world.groups).name, rng.randrange(heal_us)
-        down_us = min(rng.randint(*DOWN_US), heal_us - at_us)
-        restart = partial(world.restarts.restart, group, down_us)
-        arm = partial(world.restarts.arm, group, heal_us)
-        world.clock.at(at_us, restart if rng.random() < 0.5 else arm)
 
 
 def releases(world: World, rng: random.Random, heal_us: int) -> None:
@@ -192,7 +199,11 @@ PLANS: dict[Fault, Callable[[World, random.Random, int], None]] = {
     Fault.DRAINS: operators(Fault.DRAINS, Order.DRAIN),
     Fault.FLUSHES: operators(Fault.FLUSHES, Order.FLUSH),
     Fault.KNOBS: knobs,
+    Fault.ONE_WAY: one_way,
     Fault.RESTARTS: restarts,
+    Fault.CRASHES: crashes,
+    Fault.ZOMBIES: zombies,
+    Fault.LEAVES: leaves,
     Fault.RELEASES: releases,
     Fault.TINY_POOLS: tightness,
 }

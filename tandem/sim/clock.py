@@ -1,6 +1,7 @@
 """Virtual time: a queue of things to happen, in microseconds, and channels, each in order on its own."""
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 
@@ -55,6 +56,41 @@ class Clock:
             action()
         return False
 
+    def alarm(self, time_us: int, action: Action) -> "Alarm":
+        """The same as `at`, and it can be called off."""
+        self.at(time_us, action)
+        return Alarm(self._queue, (max(time_us, self.now_us), self._order, action))
+
+
+class Alarm:
+    """One thing to happen that can be called off, as if it had never been planned."""
+
+    def __init__(self, queue: list[tuple[int, int, Action]], entry: tuple[int, int, Action]) -> None:
+        self._queue = queue
+        self._entry = entry
+
+    def cancel(self) -> None:
+        """Does nothing once it has happened."""
+        if self._entry in self._queue:
+            self._queue.remove(self._entry)
+            heapq.heapify(self._queue)
+
+
+class Seconds:
+    """The clock as the router's event loop would show it. Its timers are a little late, as in a busy loop."""
+
+    def __init__(self, clock: Clock, late_us: Callable[[], int]) -> None:
+        self._clock = clock
+        self._late_us = late_us
+
+    def time(self) -> float:
+        """Now."""
+        return self._clock.now_us / 1_000_000
+
+    def call_at(self, when: float, callback: Callable[[], None], /) -> Alarm:
+        """What is due has come when the callback is called."""
+        return self._clock.alarm(math.ceil(when * 1_000_000) + self._late_us(), callback)
+
 
 class Channel:
     """First in, first out, each message with a delay of its own."""
@@ -70,6 +106,10 @@ class Channel:
         self.under_way += 1
         self._last_us = max(self._last_us, self._clock.now_us + self._delay_us())
         self._clock.at(self._last_us, lambda: self._arrive(deliver))
+
+    def hold(self, until_us: int) -> None:
+        """What is sent from now on arrives after a time, all in order."""
+        self._last_us = max(self._last_us, until_us)
 
     def _arrive(self, deliver: Action) -> None:
         self.under_way -= 1

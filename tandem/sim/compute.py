@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING
 from tandem.core.effects import BackUp, Restore
 from tandem.core.events import BackedUp, LayerRan, Ran, Started
 from tandem.core.ids import LayerId, PageId, Room, Tick
-from tandem.core.inputs import Tokens
 from tandem.core.plan import Plan
-from tandem.ports import Engine
+from tandem.ports import Engine, Sampled
 from tandem.sim.clock import between
 from tandem.sim.oracle import check_copy, check_forward, check_forward_writes
 
@@ -90,20 +89,21 @@ class Compute:
         for layer in ran:
             done_us += between(node.rng, node.world.pace.layer_us)
             clock.at(done_us, partial(node.on, LayerRan(plan.tick, layer)))
-        tokens: Tokens = ()
-        if isinstance(result, memoryview):
-            self._hidden_out[plan.tick] = bytes(result)
+        ended = Ran(plan.tick, ())
+        if isinstance(result, Sampled):
+            sampled = [row.room for row in plan.rows if row.samples]
+            ended = Ran(plan.tick, tuple(zip(sampled, result.tokens, strict=True)), result.logprobs)
         else:
-            tokens = tuple(zip([row.room for row in plan.rows if row.samples], result, strict=True))
-        clock.at(done_us, lambda: self._ran(plan, tokens))
+            self._hidden_out[plan.tick] = bytes(result)
+        clock.at(done_us, lambda: self._ran(plan, ended))
 
-    def _ran(self, plan: Plan, tokens: Tokens) -> None:
+    def _ran(self, plan: Plan, ended: Ran) -> None:
         if self._node.dead:
             return
         if not self._node.alone:  # else only forwards touch pages, in their order
             self._checked(partial(check_forward, plan))
         self._busy = False
-        self._node.on(Ran(plan.tick, tokens))
+        self._node.on(ended)
         self._next()
 
     def _checked(self, check: Callable[..., None]) -> None:

@@ -35,6 +35,10 @@ class Fault(enum.Enum):
     CORRUPTED_WRITES = "corrupted-writes"  # writes that end well, but have changed a bit on their way
     RESTARTS = "restarts"  # a whole group ends, and comes back as another incarnation that knows nothing
     RELEASES = "releases"  # an operator has a group cut another one off
+    ONE_WAY = "one-way"  # what a prefill group sends does not reach a decode group for a while; the other way it does
+    CRASHES = "crashes"  # one rank dies, at a named point or any time; its fellows notice later
+    ZOMBIES = "zombies"  # one rank freezes until it is taken for dead, and goes on when its group may have formed anew
+    LEAVES = "leaves"  # one rank is told to end: its group finishes what it has, ends, and forms anew
 
 
 class Swarm:

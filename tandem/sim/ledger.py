@@ -1,6 +1,7 @@
 """Tagged memory: for each page of one rank, who wrote it last; and whether cells and results are the reference's."""
 
 from collections.abc import Iterable
+from itertools import islice
 
 import numpy as np
 
@@ -93,29 +94,33 @@ class Ledger:
 
     def finish(self, plan: Plan, result: memoryview | Sampled) -> None:
         """A forward's hidden states or tokens are there."""
-        if isinstance(result, memoryview):
-            self._check_hidden(plan, result)
-        else:
+        if isinstance(result, Sampled):
             self._check_tokens(plan, result)
+        else:
+            self._check_hidden(plan, result)
 
     def _check_hidden(self, plan: Plan, result: memoryview) -> None:
         last = LayerId(self._layers.stop)
-        expected: list[list[int]] = []
+        expected = []
         for row in plan.rows:
             content = self._client.answer(row.room).content
             if content is None:
                 return
-            expected += content.hidden(last)[row.start : row.end]
-        got = np.frombuffer(result, np.uint64).reshape(-1, 2).tolist()
-        if got != expected:
-            texts = [row.room for row in plan.rows for _ in row.tokens]
-            wrong = [room for room, one, other in zip(texts, got, expected, strict=True) if one != other]
+            expected.append(content.hidden(last, row.start, row.end))
+        if bytes(result) != b"".join(expected):
+            got = iter(bytes(result))
+            wrong = [
+                row.room
+                for row, right in zip(plan.rows, expected, strict=True)
+                if bytes(islice(got, len(right))) != right
+            ]
             raise WrongContent(
                 f"{self._who}: tick {plan.tick} has wrong hidden states for {wrong}: it read wrong cells"
             )
 
     def _check_tokens(self, plan: Plan, result: Sampled) -> None:
-        for row, tokens in zip((row for row in plan.rows if row.samples), result, strict=True):
+        sampled = [row for row in plan.rows if row.samples]
+        for row, tokens in zip(sampled, result.tokens, strict=True):
             answer = self._client.answer(row.room)
             if answer.content is None:
                 continue

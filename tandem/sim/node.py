@@ -5,9 +5,10 @@ from functools import partial
 from typing import TYPE_CHECKING, assert_never
 
 from kvtransfer.checksums import intact
-from tandem.core.config import RoleName
+from tandem.core.config import Group, Limits, RoleName
 from tandem.core.effects import (
     BackUp,
+    Compile,
     Drop,
     Effect,
     Fence,
@@ -25,10 +26,11 @@ from tandem.core.effects import (
 from tandem.core.events import Event, Verified, Woke
 from tandem.core.ids import LEADER, Epoch, RankId, Room
 from tandem.core.inputs import Submit
-from tandem.core.messages import Hello, Hidden
+from tandem.core.messages import Hello, Hidden, Token
 from tandem.core.rank import Rank
 from tandem.ports import Engine
 from tandem.sim.clock import Action, between, stream
+from tandem.sim.compiling import Compiling
 from tandem.sim.compute import Compute
 from tandem.sim.faults import Fault
 from tandem.sim.ledger import Ledger
@@ -41,6 +43,7 @@ from tandem.sim.wire import over_the_wire
 from tandem.sim.writes import Writes
 
 if TYPE_CHECKING:
+    from tandem.sim.crashes import Doom
     from tandem.sim.world import World
 
 FIRST = Epoch(1)
@@ -50,31 +53,37 @@ MOST_SKEW_MS = 10_000_000
 class Node:
     """Executes a rank's effects in virtual time."""
 
-    def __init__(
-        self, world: "World", rank: Rank, engine: Engine, hello: Hello, page_size: int, role: RoleName
-    ) -> None:
+    def __init__(self, world: "World", group: Group, limits: Limits, rank: Rank, engine: Engine) -> None:
         place = rank.place
         self.name = f"{place.group}.{place.rank}" + (f"#{place.epoch}" if place.epoch > FIRST else "")
         self.key = (place.group, place.rank)
-        self.role = role
+        self.number = next(world.incarnations)
+        self.group = group
+        self.limits = limits
+        self.role = group.role
         self.dead = False
+        self.fellows: tuple[Node, ...] = ()  # all ranks of its ring, itself included
+        self.doom: Doom | None = None
         self.world = world
         self.rank = rank
         self.record = rank.recorder = Record()
-        self.hello = hello
+        self.engine = engine
         self.memory = engine.memory
+        self.hello = Hello(group.name, place.rank, place.size, place.epoch, "sim", "sim", "", engine.memory.region)
         self.rng = stream(world.seed, f"node {self.name}")
         self.store = StoreLink(self)
         self.peers = PeerLink(self)
         self.writes = Writes(self)
         self.compute = Compute(self, engine)
+        self.compiling = Compiling(self, engine)
         self.orders = Orders()
-        self.ledger = Ledger(self.name, engine.memory, page_size, world.client, self.orders)
-        self.alone = not rank.scheduler.role.kinds  # no other group touches its pages
+        self.ledger = Ledger(self.name, engine.memory, limits.page_size, world.client, self.orders)
+        self.alone = group.role is RoleName.COLOCATED  # no other group touches its pages
         self.routers: dict[Room, None] = {}  # as a driver keeps the way to each room's router
         self._following = RankId((place.rank + 1) % place.size)
         self._wake_us: int | None = None
         self._stalls = 0
+        self._why: Fault | None = None  # it stalls
         self._missed: deque[Action] = deque()
         self._skew_ms = self._skew()
         if world.swarm.has(Fault.REFUSED_VOTES):
@@ -88,8 +97,8 @@ class Node:
 
     @property
     def leader(self) -> "Node":
-        """Rank 0 of this group, of the same incarnation while that lives."""
-        return self.world.node(self.rank.place.group, LEADER)
+        """Rank 0 of its ring, dead or alive."""
+        return self.fellows[LEADER]
 
     @property
     def now_ms(self) -> int:
@@ -105,7 +114,8 @@ class Node:
         if self._stalls:
             if self.dead:
                 return
-            self.world.swarm.acted(Fault.STALLS)
+            if self._why is not None:
+                self.world.swarm.acted(self._why)
             self._missed.append(partial(self.on, event))
             return
         if isinstance(event, Submit):
@@ -113,11 +123,25 @@ class Node:
         effects = self.rank.on(event, self.now_ms)
         if self.world.tell is not None:
             self.world.told(self, event, effects)
-        for effect in effects:
-            self._do(effect)
+        if self.doom is not None and (kept := self.doom.kept(event, effects)) is not None:
+            self._strike(self.doom, effects, kept)
+        else:
+            self._carry_out(effects)
         if self.record.news:
             self.orders.check(self.rank, [frame for frame, _ in self.record.news])
             self.world.check_tick(self)
+
+    def _strike(self, doom: "Doom", effects: list[Effect], kept: int) -> None:
+        """It comes between two effects. What is not done yet, the rank does if it ever goes on."""
+        self.doom = None
+        for effect in effects[:kept]:
+            self._do(effect)
+        doom.strike(self)
+        self.take(partial(self._carry_out, effects[kept:]))
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            self._do(effect)
         self.store.flush()
         if self.rank.place.first:
             self._set_alarm()
@@ -134,14 +158,16 @@ class Node:
         self.compute.take_hidden(header.tick, payload)
         self.on(header)
 
-    def stall(self, lasting_us: int) -> None:
+    def stall(self, lasting_us: int, why: Fault | None = None) -> None:
         """The tick loop does nothing for a while. Engine, writes, fences and the store have threads of their own."""
         self._stalls += 1
+        self._why = why
         self.world.clock.after(lasting_us, self._go_on)
 
     def end(self) -> None:
-        """The process is gone, and what it knew. Writes that it has posted may still be on their way."""
+        """This incarnation is gone, and what it knew. Writes that it has posted may still be on their way."""
         self.dead = True
+        self.doom = None
         self._stalls += 1
         self._missed.clear()
 
@@ -182,10 +208,14 @@ class Node:
                 world.clock.after(delay_us, partial(self._verify, effect))
             case TellRouter(message=answer):
                 world.router.to_client(self, over_the_wire(answer))
+                if not isinstance(answer, Token):  # the last word
+                    self.routers.pop(answer.room, None)
             case TellPeer():
                 self.peers.say(effect)
             case BackUp() | Restore():
                 self.compute.put(effect)
+            case Compile():
+                self.compiling.put(effect)
             case _:
                 assert_never(effect)
 

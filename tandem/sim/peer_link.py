@@ -46,6 +46,7 @@ class PeerLink:
         self._rng = stream(node.world.seed, f"peers {node.name}")
         self._open: dict[Key, Known] = {}
         self._greeted: dict[Key, int] = {}  # the session of the last Hello, until it is open
+        self._callee: dict[Key, Node] = {}  # who is greeted, or has been
         self._newest: dict[Key, int] = {}  # session that a caller has named
         self._going_on: Counter[str] = Counter()  # fences
         self._parted = Parted()
@@ -71,6 +72,9 @@ class PeerLink:
         if known is not None and known.session != peer.peers.session(self._node.key):
             self.lose(key)
         if key not in self._open and not self._going_on[key[0]]:
+            if self._callee.get(key) is not peer:
+                self._greeted.pop(key, None)
+                self._callee[key] = peer
             if key not in self._greeted:
                 self._greeted[key] = next(self._world.sessions)
             self._send(peer, partial(peer.peers.answer, self._node, self._greeted[key], self._hello(key[0])))
@@ -84,8 +88,15 @@ class PeerLink:
         return over_the_wire(msgspec.structs.replace(self._node.hello, fence=self.fences[group]))
 
     def _send(self, peer: "Node", deliver: "partial[None]") -> None:
-        """First in, first out; it is taken by the other's tick loop."""
-        self._world.send(self._node, peer, "peer", partial(peer.take, deliver))
+        """It is taken by the other's tick loop."""
+        self._deliver(peer, partial(peer.take, deliver))
+
+    def _deliver(self, peer: "Node", deliver: "partial[None]") -> None:
+        """First in, first out. Over a link that is cut, words are said again until they are heard."""
+        until_us = self._world.cut_until_us(self._node, peer)
+        if until_us is not None:
+            self._world.channel(self._node.name, peer.name, "peer").hold(until_us)
+        self._world.send(self._node, peer, "peer", deliver)
 
     def answer(self, caller: "Node", session: int, hello: Hello) -> None:
         """A prefill rank has been greeted, maybe not for the first time, maybe in a session that has ended here."""
@@ -137,7 +148,7 @@ class PeerLink:
             return
         peer, session, _ = known
         arrive = partial(self._arrive, peer, session, over_the_wire(effect.message))
-        self._world.send(self._node, peer, "peer", arrive)
+        self._deliver(peer, arrive)
 
     def _arrive(self, peer: "Node", session: int, message: Said) -> None:
         """It may be about a room of the next incarnation, as long as we take the dead one for open."""

@@ -1,41 +1,124 @@
-"""The router in the simulator: submits requests, hears answers, and goes on with what groups had to give up."""
+"""The router in the simulator: the production book of requests, membership and placement, on links in virtual time."""
 
-from collections.abc import Callable, Mapping
+import logging
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from tandem.core.ids import LEADER, Epoch, Room
+from router.attempt import Attempt
+from router.breakers import FAILURES_MAX
+from router.budget import RetryBudget, unlimited
+from router.dispatch import Dispatch
+from router.errors import ApiError, still_quarantined
+from router.membership import Membership
+from router.placement import Route as Served
+from router.reader import Reader
+from router.requests import REASON_RETRIES_MAX
+from router.stream import Stream
+from tandem.core.config import PolicyName
+from tandem.core.ids import LEADER, RequestId, Room
 from tandem.core.inputs import Control, Knobs, Submit
-from tandem.core.messages import Cancel, Cancelled, Done, Evicted, Token
+from tandem.core.journal import Journal, Telling
+from tandem.core.members import Member
+from tandem.core.messages import WATCH_S, Cached, Cancel, Done, Evicted, Load, Portion, ToGroup, Token, ToRouter, Watch
 from tandem.core.requests import Reason, Work
-from tandem.sim.client import Answer, Client
-from tandem.sim.clock import Span, between, stream
-from tandem.sim.routes import Rerouting, Route
+from tandem.sim.client import Client
+from tandem.sim.clock import Seconds, Span, between, stream
+from tandem.sim.routes import Route
 
 if TYPE_CHECKING:
     from tandem.sim.node import Node
     from tandem.sim.world import World
 
+MODEL = "sim"
+VOCAB = 1 << 31
+"""Of any model: the oracle knows which token is right."""
 PATIENT_MS = 600_000
 NOBODY_LATE: Mapping[str, int] = {}
-HEARING_US: Span = (0, 10_000)
-"""Until the router knows what groups could not tell each other."""
+TIMER_SCALE = 0.02
+"""Everything here is so much faster than in production: a silent group is lost after a tenth of a second."""
+WATCH_US = int(WATCH_S * TIMER_SCALE * 1_000_000)
+LOOKED_US: Span = (0, 20_000)
+"""Until the router knows what has changed in the registry."""
+LATE_US: Span = (0, 30_000)
+"""How late its timers may be, so that groups, which keep deadlines themselves, mostly are first."""
+UNHEARD_US = 400_000
+"""Until a group that does not hear from the router that a client has left, does so if its peer has not told it."""
+MOST_LOOKS = 100
+"""Until it has found out that all groups are there and take requests."""
+NEVER = 2**62
+"""Failures in a row: no breaker opens, so that recorded seeds go on as they did."""
 ROUTER = "router"
 """Its end of a link."""
 
+logging.getLogger("tandem.router").addHandler(logging.NullHandler())
+
+
+class Misplaced(Exception):
+    """The router gives work to a group that is gone, or none to one that is there."""
+
+
+class Ids:
+    """Fits `Detokenizer`. Tokens are looked at, not text."""
+
+    def push(self, token: int) -> str:
+        """See Detokenizer."""
+        del token
+        return ""
+
+    def push_all(self, tokens: Sequence[int]) -> str:
+        """See Detokenizer."""
+        del tokens
+        return ""
+
+    def finish(self) -> str:
+        """See Detokenizer."""
+        return ""
+
 
 class Router:
-    """Talks to the groups' rank 0, over links that keep the order, each message with a delay of its own."""
+    """Talks to the groups' rank 0, over links that keep the order, each message with a delay of its own.
 
-    def __init__(self, world: "World", client: Client, heard: Callable[[bytes], None]) -> None:
+    With round robin each request goes to the groups that the case names, retries go at once and no breaker opens, so
+    that recorded seeds go on as they did. With another policy everything is as in production.
+    """
+
+    def __init__(
+        self, world: "World", client: Client, heard: Callable[[bytes], None], policy: PolicyName = "round_robin"
+    ) -> None:
         self._world = world
         self._client = client
         self._heard = heard
         self._rng = stream(world.seed, "router")
-        self._meant: dict[Room, dict[str, Epoch]] = {}  # which incarnations of its groups an attempt is for
-        self._rerouting = Rerouting(world.seed, world.groups)
+        self._time = Seconds(world.clock, lambda: between(self._rng, LATE_US))
+        self._links: dict[str, Node] = {}  # to whom we are connected
+        self._heads: dict[str, Node] = {}  # by address: every rank 0 that the registry has shown
+        self._submits: dict[Room, list[tuple[Node, Submit]]] = defaultdict(list)
+        self._late_us: dict[RequestId, Mapping[str, int]] = {}
+        self._told: dict[RequestId, Route] = {}  # who may hear that a client has left
+        self._farewells: dict[Node, None] = {}  # who has said or shown that it is gone
+        self.made_up_for: list[str] = []  # groups that their peer had not told of a client's leaving
+        self._watching = False
+        self._looks = 0  # in a row, at a cluster that is whole but not usable
+        self.membership = Membership(MODEL, TIMER_SCALE)
+        as_named = policy == "round_robin"
+        self._chooses = not as_named
+        self._tellings: dict[Node, tuple[Journal, Telling]] = {}  # of whom we hear what is cached
+        self.dispatch = Dispatch(
+            self.membership,
+            self,
+            self._time,
+            PATIENT_MS / 1000,
+            TIMER_SCALE,
+            policy=policy,
+            breaker_failures=NEVER if as_named else FAILURES_MAX,
+            budget=unlimited() if as_named else RetryBudget(stream(world.seed, "retries").random),
+        )
+        if policy == "cache_aware":
+            world.watchers.append(self._tell_cached)
+
+    # requests
 
     def submit(
         self,
@@ -45,94 +128,222 @@ class Router:
         late_us: Mapping[str, int] = NOBODY_LATE,
         retries: int = 0,
     ) -> None:
-        """Send one request to a pair of groups, prefill first, or to one that serves it alone.
+        """Take one request, for a pair of groups, prefill first, or for one that serves it alone; for others if not.
 
-        A repeated call sends a duplicate. A hand-over that failed is tried again, up to `retries` times.
+        A repeated call sends a duplicate. `retries` is what is left of the budget for each kind of failed hand-over.
         """
-        clock = self._world.clock
-        self._client.submitted(work, groups, clock.now_us, clock.now_us + 1000 * remaining_ms, retries)
-        serving = groups[:1] if work.max_tokens == 1 else groups
-        if work.room not in self._meant and not self._begin(work.room, serving):
-            self._client.lost(work.room)
+        if work.room in self._client.answers:
+            self._send_again(work.room)
             return
-        for group in serving:
-            peer = next((other for other in serving if other != group), None)
-            message = Submit(msgspec.structs.replace(work, peer=peer), remaining_ms)
-            if late_us.get(group):
-                clock.after(late_us[group], partial(self._submit, group, message))
-            else:
-                self._submit(group, message)
+        now_us = self._world.clock.now_us
+        answer = self._client.asks(work, now_us, now_us + 1000 * remaining_ms)
+        self._late_us[work.room.rid] = late_us
+        try:
+            served = self._place(work, groups)
+        except ApiError as error:
+            answer.refusal = error
+            return
+        exchange = self.dispatch.requests.open(
+            Stream(Attempt(work, served), VOCAB, Ids(), ()),
+            deadline=answer.deadline_us / 1e6,
+            reader=Reader(streaming=True),  # so that each token is told by itself
+        )
+        answer.exchange = exchange
+        exchange.retries = Counter({reason: max(0, most - retries) for reason, most in REASON_RETRIES_MAX.items()})
 
-    def _begin(self, room: Room, serving: Route) -> bool:
-        """Whether the groups are there to be sent an attempt."""
-        able = self._rerouting.able(serving)
-        self._meant[room] = {group: self._world.epoch(group) for group in serving if able}
-        return able
-
-    def _submit(self, group: str, message: Submit) -> None:
+    def _send_again(self, room: Room) -> None:
         """No incarnation gets what was meant for one before it: its connection has ended."""
-        if self._meant[message.work.room].get(group) == self._world.epoch(group):
-            self.to_group(group, message)
+        for node, submit in self._submits[room]:
+            self._deliver(node, submit)
 
-    def cancel(self, work: Work, groups: tuple[str, ...], reason: Reason = Reason.CLIENT_GONE) -> None:
-        """The client left: tell those of the groups that serve it now, or all that do where it went on elsewhere."""
-        self._client.left(work, reason)
+    def _place(self, work: Work, groups: Route) -> Served:
+        """Raises ApiError."""
+        if wait_s := self.dispatch.requests.quarantine.left_s(work, self._time.time()):
+            raise still_quarantined(wait_s)
+        routes = [] if self._chooses else self.dispatch.routes()
+        return next((route for route in routes if route.names == groups), None) or self.dispatch.place(
+            work.prompt, work.salt
+        )
+
+    def cancel(self, work: Work, groups: Route) -> None:
+        """The client leaves. Those of the groups hear of it that serve it now, or all that do if none of them does."""
         answer = self._client.answer(work.room)
-        for group in [group for group in answer.groups if group in groups] or answer.groups:
-            self.to_group(group, Cancel(answer.attempt.room, reason))
+        answer.left = Reason.CLIENT_GONE
+        if answer.exchange is not None:
+            self._told[work.room.rid] = tuple(name for name in answer.groups if name in groups) or answer.groups
+            answer.exchange.abandon()
 
-    def to_group(self, group: str, message: Submit | Cancel | Control | Knobs) -> None:
-        """The router, or an operator through it, speaks to a group's rank 0."""
-        if isinstance(message, Control):
-            self._rerouting.on_order(group, message.order)
-        node = self._world.node(group, LEADER)
-        self._world.channel(ROUTER, node.name, "intake").send(lambda: node.on(message))
+    # links, as the dispatch needs them
+
+    def connect(self, group: str, address: str) -> None:
+        """See Links."""
+        node = self._links[group] = self._heads[address]
+        self.send(group, Watch())
+        if self.dispatch.underway.looks and node not in self._tellings:
+            journal = node.rank.scheduler.role.pool.keep_journal()
+            self._tellings[node] = journal, Telling(journal)
+
+    def drop(self, group: str) -> None:
+        """See Links."""
+        self._links.pop(group, None)
+
+    def send(self, group: str, message: ToGroup) -> bool:
+        """See Links. What some tests and faults lose or hold up on its way is lost or held up here."""
+        node = self._links.get(group)
+        if node is None:
+            return False
+        match message:
+            case Submit(work=work):
+                if node in self._farewells:
+                    raise Misplaced(f"{work.room} is given to {node.name}, which has taken its leave")
+                self._client.submitted(group, work)
+                self._submits[work.room].append((node, message))
+                if late_us := self._lateness_us(group, work.room):
+                    self._world.clock.after(late_us, partial(self._deliver, node, message))
+                    return True
+            case Cancel(room=room, reason=Reason.CLIENT_GONE) if group not in self._told.get(room.rid, (group,)):
+                heard_us = self._lateness_us(group, room) + UNHEARD_US
+                self._world.clock.after(heard_us, partial(self._make_up_for, node, message))
+                return True
+            case _:
+                pass
+        self._deliver(node, message)
+        return True
+
+    def _lateness_us(self, group: str, room: Room) -> int:
+        return self._late_us[room.rid].get(group, 0) if room.attempt == 1 else 0
+
+    def _make_up_for(self, node: "Node", cancel: Cancel) -> None:
+        """Its peer may have been gone, or its peer's word."""
+        if not node.dead and node.rank.scheduler.role.knows(cancel.room):
+            self.made_up_for.append(f"{node.name} had not heard of the end of {cancel.room}")
+            self._deliver(node, cancel)
+
+    def _deliver(self, node: "Node", message: ToGroup) -> None:
+        channel = self._world.channel(ROUTER, node.name, "intake")
+        if isinstance(message, Watch):
+            channel.send(partial(node.take, partial(self._load_of, node)))
+        else:
+            channel.send(lambda: node.on(message))
+
+    def to_group(self, group: str, message: Cancel | Control | Knobs) -> None:
+        """An operator speaks to a group's rank 0, through us or another router."""
+        self._deliver(self._world.node(group, LEADER), message)
+        if isinstance(message, Control) and group in self._links:
+            self.membership.on_order(group, message.order)
+            self.watch()
+
+    # what is heard
 
     def to_client(self, node: "Node", message: Token | Done | Evicted) -> None:
         """A group speaks to the router."""
-        group = node.rank.place.group
-        self._heard(f"{group} {message}".encode())
-        self._world.channel(node.name, ROUTER, "intake").send(partial(self._hear, group, message))
+        self._heard(f"{node.rank.place.group} {message}".encode())
+        self._tell(node, message)
 
-    def _hear(self, group: str, message: Token | Done | Evicted) -> None:
-        """A group's word is here: what was evicted or could not be handed over is submitted anew.
+    def _tell(self, node: "Node", message: ToRouter) -> None:
+        self._world.channel(node.name, ROUTER, "intake").send(partial(self._hear, node, message))
 
-        After a failed transfer the groups tell each other: no Cancel hides that.
+    def _tell_cached(self, node: "Node") -> None:
+        """A rank 0 has stepped: it tells what has changed in its prefix cache.
+
+        Links lose nothing here, so nobody has to say how far it has understood.
         """
-        again = self._client.on_message(group, message)
-        if again is None:
+        if node in self._tellings:
+            telling = self._tellings[node][1]
+            while (cached := telling.next()) is not None:
+                telling.told(cached)
+                telling.heard(cached.number)
+                self._tell(node, cached)
+
+    def check_known(self) -> None:
+        """When all is at rest, what is known of every cache is what it holds."""
+        for group, node in self._links.items():
+            known = self.dispatch.underway.of(group)
+            if node in self._tellings and known.index.holds() != frozenset(self._tellings[node][0].everything()):
+                raise Misplaced(f"{len(known.index)} pages are known of {node.name}, which has others")
+            if known.open or known.queued or known.computing:
+                raise Misplaced(f"{known.open} requests seem to be under way on {group}, which is at rest")
+
+    def _load_of(self, node: "Node") -> None:
+        scheduler = node.rank.scheduler
+        _, waiting, running = scheduler.role.lengths()[:3]
+        group, free = node.rank.place.group, scheduler.role.pool.available
+        self._tell(node, Load(group, waiting, running, free, scheduler.controls.draining, scheduler.controls.paused))
+
+    def _hear(self, node: "Node", message: ToRouter) -> None:
+        group = node.rank.place.group
+        if not isinstance(message, Portion | Load | Cached):
+            self._client.hear(group, message)
+        if isinstance(message, Done) and message.reason in (Reason.GROUP_LOST, Reason.GROUP_LEFT) and node.dead:
+            self._farewells[node] = None
+        if self._links.get(group) is node:
+            self.dispatch.on_message(group, message)
+
+    def hang_up(self, node: "Node") -> None:
+        """The end of a rank 0 ends its connections, after its last words."""
+        self._world.channel(node.name, ROUTER, "intake").send(partial(self._hung_up, node))
+
+    def _hung_up(self, node: "Node") -> None:
+        group = node.rank.place.group
+        self._farewells[node] = None
+        if self._links.get(group) is node:
+            self.dispatch.on_hang_up(group)
+
+    # membership
+
+    def begin(self) -> None:
+        """All groups are known and have been heard."""
+        self._look()
+        for group in self._world.groups:
+            self.membership.on_load(group.name, self._time.time(), Load(group.name, 0, 0, 0))
+
+    def look(self) -> None:
+        """The registry has changed: we shall know by and by."""
+        self._world.clock.after(between(self._rng, LOOKED_US), self._look)
+        self.watch()
+
+    def _look(self) -> None:
+        nodes = [node for node in self._world.nodes if not node.dead]
+        self._heads |= {node.name: node for node in nodes if node.rank.place.first}
+        self.dispatch.on_members([member_of(node) for node in nodes])
+
+    def watch(self) -> None:
+        """Look after the groups until all of them take requests: there is nothing to be seen afterwards."""
+        if not self._watching:
+            self._watching = True
+            self._world.clock.after(WATCH_US, self._watch)
+
+    def _watch(self) -> None:
+        self._watching = False
+        self.dispatch.on_time()
+        for group in list(self._links):
+            self.send(group, Watch())
+        usable = len(self.membership.usable()) == len(self._world.groups)
+        if usable and self._world.whole:
+            self._looks = 0
             return
-        answer = self._client.answer(again.room)
-        if isinstance(message, Evicted):
-            for serving in answer.groups:
-                self.to_group(serving, Cancel(message.room, Reason.PEER_ENDED))
-        self._go_on(again, answer)
+        self._looks = 0 if self._world.swarm.acting or not self._world.whole else self._looks + 1
+        if self._looks > MOST_LOOKS:
+            states = {one.group.name: self.membership.state(one).value for one in self.membership.groups()}
+            raise Misplaced(f"all groups are there, but the router finds: {states}")
+        self.watch()
 
-    def lost(self, group: str, epoch: Epoch) -> None:
-        """An incarnation of a group is gone: all that need it end, and its partners hear of it."""
-        self._rerouting.on_lost(group)
-        for answer in self._client.needing(group):
-            if self._meant[answer.attempt.room].get(group) != epoch:
-                continue
-            self._world.say(f"r{answer.work.room.rid} needed {group}")
-            self._client.lost(answer.work.room)
-            for serving in answer.groups:
-                self.to_group(serving, Cancel(answer.attempt.room, Reason.GROUP_LOST))
 
-    def back(self, group: str) -> None:
-        """Its next incarnation takes requests."""
-        self._rerouting.on_back(group)
-
-    def make_up_for(self, lost: Cancelled, group: str) -> None:
-        """One group has ended a room, and its word to the other never came. The router hears of it, and cancels."""
-        cancel = Cancel(lost.room, Reason.PEER_ENDED)
-        self._world.clock.after(between(self._rng, HEARING_US), partial(self.to_group, group, cancel))
-
-    def _go_on(self, work: Work, answer: Answer) -> None:
-        """Submit the next attempt, which keeps its place in line, to the same groups or to others."""
-        now_us = self._world.clock.now_us
-        groups = self._rerouting.after(answer.groups) or answer.groups
-        if groups != answer.groups:
-            self._world.say(f"r{work.room.rid} goes on with {' and '.join(groups)}")
-        aged = msgspec.structs.replace(work, age_ms=(now_us - answer.since_us) // 1000)
-        self.submit(aged, groups, max(0, (answer.deadline_us - now_us) // 1000))
+def member_of(node: "Node") -> Member:
+    """Its entry in the registry."""
+    place = node.rank.place
+    return Member(
+        group=node.group,
+        rank=place.rank,
+        incarnation=node.number,
+        boot_ms=place.epoch,
+        host="",
+        fingerprint="",
+        model=MODEL,
+        ring="",
+        hidden="",
+        http="",
+        limits=node.limits,
+        intake=node.name if place.first else "",
+        epoch=place.epoch,
+    )

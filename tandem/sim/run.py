@@ -1,17 +1,18 @@
 """One run of a seed: chaos until the heal, then whatever is left must end in time and leave nothing behind."""
 
+import functools
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
-from tandem.core.config import Group, Limits
+from tandem.core.config import Group, Limits, PolicyName
 from tandem.core.ids import RankId
 from tandem.core.requests import Reason, Work, too_large
-from tandem.engine.fake import FakeEngine
+from tandem.engine.fake import FakeEngine, Where
 from tandem.engine.memory import PlainMemory
 from tandem.engine.model import FAKE_CELL_BYTES
 from tandem.ports import Engine
-from tandem.sim.case import LAYERS, WHOLE, Case, Request, Variant, draw
+from tandem.sim.case import BAD_GRAMMAR, LAYERS, WHOLE, Case, Request, Variant, draw
 from tandem.sim.chaos import unleash
 from tandem.sim.client import Answer, Client, WrongAnswer
 from tandem.sim.content import Content
@@ -49,7 +50,8 @@ class Result:
     requests: int
     aborted: int
     evicted: int
-    moved: int  # attempts that went on with other groups
+    migrated: int  # times that a request went on after it had lost a group
+    formed: int  # times that a group formed anew
     fences: int
     fenced_writes: int  # that could not land any more
     lost_words: int  # that peers had said to each other
@@ -61,11 +63,11 @@ def simulate(seed: int, variant: Variant = WHOLE, tell: Callable[[str], None] | 
     return run_case(draw(seed, variant), tell)
 
 
-def run_case(case: Case, tell: Callable[[str], None] | None = None) -> Result:
-    """See simulate."""
+def run_case(case: Case, tell: Callable[[str], None] | None = None, policy: PolicyName = "round_robin") -> Result:
+    """See simulate. With another policy than round robin the router chooses, whatever groups a request names."""
     client = Client(content_of)
     swarm = Swarm(case.seed, case.kinds)
-    world = World(case.seed, case.cluster, build_engine, client, swarm)
+    world = World(case.seed, case.cluster, build_engine, client, swarm, policy)
     world.tell = tell
     world.say(case.describe())
     for request in case.requests:
@@ -82,7 +84,8 @@ def run_case(case: Case, tell: Callable[[str], None] | None = None) -> Result:
         len(client.answers),
         aborted,
         client.evicted,
-        client.moved,
+        world.router.dispatch.requests.migrated,
+        world.epochs.formed,
         world.fences,
         world.fenced_writes,
         world.lost_words,
@@ -95,11 +98,16 @@ def content_of(work: Work) -> Content:
     return Content(work, LAYERS)
 
 
+where_of = functools.lru_cache(maxsize=256)(Where)
+"""All ranks of a group run the same rows: where these lie is computed once for all of them."""
+
+
 def build_engine(group: Group, rank: RankId, limits: Limits) -> Engine:
     """The fake engine of one stage."""
     layers = group.layers(rank)
     memory = PlainMemory(layers, limits.num_pages, limits.page_size * FAKE_CELL_BYTES)
-    return FakeEngine(memory, page_size=limits.page_size, last=layers[1] == LAYERS, context=limits.context)
+    last = layers[1] == LAYERS
+    return FakeEngine(memory, page_size=limits.page_size, last=last, context=limits.context, where=where_of)
 
 
 def _load(world: World, request: Request) -> None:
@@ -136,11 +144,14 @@ def _end(world: World, case: Case) -> None:
 
 
 def _probe(world: World, case: Case) -> None:
-    """Every route still serves, and one whose client leaves decode is told at once what nobody touches any more."""
+    """Every route still serves; where a client leaves decode, prefill hears of it, and decode of what is quiet."""
     fences, patient = world.fences, _patience_ms(world, case, min) >= PATIENT_ENOUGH_MS
+    world.router.made_up_for.clear()
     for probe in case.probes:
         _load(world, probe.after(world.clock.now_us))
     world.run()
+    if world.router.made_up_for:
+        raise Stalled(f"when all was at rest, {world.router.made_up_for[0]}")
     world.client.check()
     for probe in case.probes:
         ended = world.client.answer(probe.work.room).ended
@@ -151,14 +162,17 @@ def _probe(world: World, case: Case) -> None:
 
 
 def _patience_us(world: World, case: Case) -> int:
-    """Remaining tokens, each in a tick of its own at the slowest pace, 4 L ticks, and what may be waited for."""
+    """Remaining tokens, each in a tick of its own at the slowest pace, 4 L ticks, and what may be waited for.
+
+    Pages of who has been answered may wait for a fence as well.
+    """
     pace, slots = world.pace, max(group.size for group in world.groups) + case.cluster.limits.async_depth
     tick_us = LAYERS * pace.layer_us[1] + len(world.nodes) * 2 * pace.message_us[1]
-    answered = [room for room, answer in world.client.answers.items() if not answer.open]
+    answered = [room for room, answer in world.client.answers.items() if answer.code is not None]
     left = [request.work for request in case.requests if request.work.room not in answered]
     ticks = sum(len(work.prompt) + work.max_tokens for work in left) + 4 * slots
-    wait_us = WAIT_US + FENCES * 1000 * _patience_ms(world, case, max)
-    return ticks * tick_us + len(left) * wait_us + RESYNC_US
+    fences_us = FENCES * 1000 * _patience_ms(world, case, max)
+    return ticks * tick_us + len(left) * (WAIT_US + fences_us) + fences_us + RESYNC_US
 
 
 def _patience_ms(world: World, case: Case, of: Callable[[Iterable[int]], int]) -> int:
@@ -169,26 +183,39 @@ def _check_reasons(world: World, case: Case) -> None:
     """Nobody ends for a reason that is not its own: not by another's abort, not for a fault that was not there."""
     for request in case.requests:
         answer = world.client.answer(request.work.room)
-        if answer.ended not in _allowed(world, case, request, answer):
-            raise WrongAnswer(f"r{request.number} ended {answer.ended}, for which it has no reason")
+        if answer.code not in _allowed(world, case, request, answer):
+            raise WrongAnswer(f"r{request.number} ended with {answer.code}, for which it has no reason")
 
 
-def _allowed(world: World, case: Case, request: Request, answer: Answer) -> set[Reason]:
+def _allowed(world: World, case: Case, request: Request, answer: Answer) -> set[str]:
     limits, work, acted = case.cluster.limits, request.work, world.swarm.counts
-    reasons = {
-        Reason.CLIENT_GONE: answer.left is not None,
-        Reason.DEADLINE: request.remaining_ms < PATIENT_MS,
-        Reason.QUEUE_FULL: Fault.FEW_ROOMS in case.kinds,
-        Reason.DRAINING: bool(acted.get(Fault.DRAINS)) and answer.attempt.room.attempt == 1,
-        Reason.TOO_LARGE: too_large(work, limits, len(work.prompt)) or too_large(work, limits, work.last_position),
-        Reason.GROUP_LOST: bool(acted.get(Fault.RESTARTS)),
-        Reason.KV_CHECKSUM: bool(acted.get(Fault.CORRUPTED_WRITES)),
-        Reason.TRANSFER_FAILED: world.fences > 0
-        or any(
-            acted.get(kind) for kind in (Fault.FAILED_WRITES, Fault.UNSETTLED_WRITES, Fault.PARTINGS, Fault.RESTARTS)
-        ),
+    fails = (Fault.FAILED_WRITES, Fault.UNSETTLED_WRITES, Fault.PARTINGS, Fault.ONE_WAY)
+    gone = any(acted.get(kind) for kind in (Fault.RESTARTS, Fault.CRASHES, Fault.ZOMBIES, Fault.LEAVES))
+    known = (
+        answer.attempt.room.attempt > 1
+        and len(answer.served) <= len(answer.serving)
+        and not request.late_us
+        and not gone
+    )
+    drained = bool(acted.get(Fault.DRAINS) or acted.get(Fault.LEAVES)) and not known
+    codes = {
+        "client_gone": answer.left is not None,
+        "deadline_exceeded": request.remaining_ms < PATIENT_MS,
+        "queue_full": Fault.FEW_ROOMS in case.kinds,
+        "draining": drained,
+        "context_length_exceeded": too_large(work, limits, len(work.prompt))
+        or too_large(work, limits, work.last_position),
+        "group_lost": gone,
+        "request_quarantined": gone,
+        "no_prefill": gone,
+        "no_decode": gone,
+        "no_colocated": gone,
+        "overloaded": drained or world.client.evicted > 0,
+        "invalid_grammar": work.grammar == BAD_GRAMMAR,
+        "kv_checksum": bool(acted.get(Fault.CORRUPTED_WRITES)),
+        "kv_transfer_failed": gone or world.fences > 0 or any(acted.get(kind) for kind in fails),
     }
-    return {Reason.STOP, Reason.LENGTH, *(reason for reason, allowed in reasons.items() if allowed)}
+    return {"stop", "length", *(code for code, allowed in codes.items() if allowed)}
 
 
 def _names(answers: list[Answer]) -> str:

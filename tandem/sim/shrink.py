@@ -33,11 +33,11 @@ def shrink(seed: int, failing: Variant, fails: Fails, budget: int = BUDGET) -> V
 def smaller(seed: int, variant: Variant) -> Iterator[Variant]:
     """Variants with less, the boldest first."""
     case = draw(seed, variant)
-    for pairs in range(1, variant.pairs):
+    for pairs in range(1, case.pairs):
         yield replace(variant, pairs=pairs)
     for ring in SMALL:
         sizes = tuple(group.size for group in case.cluster.groups)
-        if variant.pairs * sum(ring) < sum(sizes):
+        if case.pairs * sum(ring) < sum(sizes):
             yield replace(variant, ranks=ring)
     for kept in _without_a_part([request.number for request in case.requests]):
         yield replace(variant, only=kept)

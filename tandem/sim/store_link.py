@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from consensus.store import Column, Table
 from tandem.core.effects import Forget, Observe
 from tandem.core.events import Combined
+from tandem.core.ids import LEADER
 from tandem.core.messages import Ack, Facts
 from tandem.sim.faults import Fault
 
@@ -60,7 +61,8 @@ class StoreLink:
             self._flush()
 
     def _send(self, facts: Facts) -> None:
-        node, leader = self._node, self._node.leader
+        node = self._node
+        leader = node.world.node(node.rank.place.group, LEADER)
         swarm = node.world.swarm
         if not node.rank.place.first and swarm.strikes(Fault.LOST_FACTS, LOSS):
             return
@@ -72,6 +74,8 @@ class StoreLink:
         """Rank 0: merge a column and tell the rank what the group now knows."""
         assert self.table is not None
         node = self._node
+        if node.dead:
+            return
         touched, ack = self.table.on(facts)
         if ack is not None and not node.world.swarm.strikes(Fault.LOST_ACKS, LOSS):
             node.world.send(node, sender._node, "store", lambda: sender.on_ack(ack))

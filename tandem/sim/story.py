@@ -62,6 +62,8 @@ def heard(event: Event) -> str:
             return f"has compared layer {commit.layer} of {name(commit.room)}: {'intact' if intact else 'other bytes'}"
         case seen.Fenced(group=group):
             return f"has fenced {group} off"
+        case seen.Compiled(room=room, ok=ok):
+            return f"has compiled the grammar of {name(room)}" if ok else f"cannot compile the grammar of {name(room)}"
         case seen.BackedUp(room=room):
             return f"has copied {name(room)} to host memory"
         case seen.PeerOpened(hello=hello):
@@ -100,6 +102,8 @@ def did(effect: Effect) -> str:
             return f"fences {group} off"
         case done.Verify(commit=commit):
             return f"compares layer {commit.layer} of {name(commit.room)} with what was sent"
+        case done.Compile(room=room):
+            return f"compiles the grammar of {name(room)}"
         case done.BackUp(room=room, pages=pages, host_pages=host_pages):
             return f"copies pages {numbers(pages)} of {name(room)} to host pages {numbers(host_pages)}"
         case done.Restore(room=room, host_pages=host_pages, pages=pages):

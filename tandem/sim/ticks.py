@@ -53,11 +53,12 @@ class Ticks:
     def __init__(self, told: Hash) -> None:
         self.busy_until_us = 0  # when the last tick was stepped
         self._told = told
-        self._digests: dict[tuple[str, Epoch, Tick], int] = {}
+        self._count = 0
+        self._digests: dict[tuple[str, Epoch, Tick], tuple[int, int]] = {}  # and for how many ranks it is kept
         self._verdicts: dict[tuple[str, Room, Kind, int], None] = {}
 
     def __len__(self) -> int:
-        return len(self._digests)
+        return self._count
 
     def check(self, rank: Rank, record: Record, now_us: int) -> None:
         """Look at the ticks that a rank has stepped since the last time."""
@@ -73,7 +74,11 @@ class Ticks:
 
     def _compare(self, rank: Rank, frame: Frame, digest: int) -> None:
         place = rank.place
-        expected = self._digests.setdefault((place.group, place.epoch, frame.tick), digest)
+        tick = place.group, place.epoch, frame.tick
+        expected, left = self._digests.pop(tick, (digest, place.size))
+        self._count += left == place.size
+        if left > 1:
+            self._digests[tick] = expected, left - 1
         if digest != expected:
             who = f"{place.group}.{place.rank}"
             raise Divergence(f"{who} has digest {digest:x} at tick {frame.tick}, others {expected:x}")

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import count
@@ -10,19 +10,18 @@ from itertools import count
 import msgspec
 
 from tandem.assembly import WINDOW_PER_STAGE, build_rank
-from tandem.core.config import Group, Limits, RoleName
+from tandem.core.config import Group, Limits, PolicyName, RoleName
 from tandem.core.effects import Effect
 from tandem.core.errors import Divergence
 from tandem.core.events import Event
 from tandem.core.ids import Epoch, RankId
-from tandem.core.messages import Cancelled, Hello
 from tandem.ports import Engine
 from tandem.sim.client import Client
 from tandem.sim.clock import Action, Channel, Clock, Span, between, stream
+from tandem.sim.epochs import Epochs
 from tandem.sim.faults import Fault, Swarm
 from tandem.sim.node import Node
 from tandem.sim.peer_link import Said
-from tandem.sim.restarts import Restarts
 from tandem.sim.router import Router
 from tandem.sim.story import saying, tell
 from tandem.sim.ticks import Flooded, Ticks
@@ -50,6 +49,7 @@ class Pace:
     page_us: Span = (5, 500)  # to copy all layers of a page to host memory or back
     fence_us: Span = (100, 5_000)
     verify_us: Span = (5, 500)  # to compare the blocks of a commit
+    compile_us: Span = (50, 20_000)  # a grammar
 
 
 STEADY = Pace()
@@ -75,19 +75,27 @@ class World:
     """Runs a cluster and checks after every event what must hold at every step."""
 
     def __init__(
-        self, seed: int, cluster: Cluster, engines: EngineFactory, client: Client, swarm: Swarm | None = None
+        self,
+        seed: int,
+        cluster: Cluster,
+        engines: EngineFactory,
+        client: Client,
+        swarm: Swarm | None = None,
+        policy: PolicyName = "round_robin",
     ) -> None:
         self.seed = seed
         self.clock = Clock()
         self.client = client
         self.pace = cluster.pace
         self.swarm = swarm if swarm is not None else Swarm(seed)
-        self.restarts = Restarts(self)
+        self.epochs = Epochs(self)
         self.swarm.on_strike = lambda kind: self.say(kind.value)
         self.tell: Callable[[str], None] | None = None  # is given the run in words
         self.watchers: list[Callable[[Node], None]] = []  # are called when a rank 0 has stepped
         self.sequels: deque[Sequel] = deque()  # each to one of the next writes that are given up
         self.sessions = count(1)  # of peers
+        self.incarnations = count(1)  # of ranks
+        self.cuts: dict[tuple[str, str], int] = {}  # (from, to): until when nothing of one group reaches the other
         self.fences = 0  # that have begun
         self.fenced_writes = 0  # that could not land any more
         self.lost_words = 0  # that were said to a peer which had lost its session
@@ -96,7 +104,7 @@ class World:
         self._cluster = cluster
         self._engines = engines
         self._epochs: dict[str, Epoch] = {}
-        self.router = Router(self, client, self._hash.update)
+        self.router = Router(self, client, self._hash.update, policy)
         self._channels: dict[tuple[str, str, str], Channel] = {}
         self._nodes: dict[tuple[str, RankId], Node] = {}
         for group in cluster.groups:
@@ -104,23 +112,26 @@ class World:
         for group in cluster.groups:
             if group.role is RoleName.DECODE:
                 self.introduce(group.name)
+        self.router.begin()
 
-    def found(self, name: str) -> None:
-        """Form a group, or its next incarnation: ranks that know nothing."""
+    def found(self, name: str, lost: Sequence[RankId] = ()) -> None:
+        """Form a group, or its next epoch: ranks that know nothing. But for the lost ones, engines are kept."""
         group = next(group for group in self.groups if group.name == name)
         epoch = self._epochs[name] = Epoch(self._epochs.get(name, 0) + 1)
-        for rank in map(RankId, range(group.size)):
-            self._nodes[name, rank] = self._node(group, rank, epoch)
-
-    def _node(self, group: Group, rank: RankId, epoch: Epoch) -> Node:
         limits = self._cluster.limits_of(group)
-        engine = self._engines(group, rank, limits)
-        hello = Hello(group.name, rank, group.size, epoch, "sim", "sim", "", engine.memory.region)
-        return Node(self, build_rank(group, rank, epoch, limits), engine, hello, limits.page_size, group.role)
+        fellows = []
+        for rank in map(RankId, range(group.size)):
+            before = self._nodes.get((name, rank))
+            engine = before.engine if before and rank not in lost else self._engines(group, rank, limits)
+            fellows.append(Node(self, group, limits, build_rank(group, rank, epoch, limits), engine))
+        for node in fellows:
+            node.fellows = tuple(fellows)
+            self._nodes[node.key] = node
 
-    def epoch(self, group: str) -> Epoch:
-        """Which incarnation a group is."""
-        return self._epochs[group]
+    @property
+    def whole(self) -> bool:
+        """No group is away."""
+        return self.epochs.whole
 
     def introduce(self, group: str) -> None:
         """It is meant to meet every rank of the other kind: decode ranks call them, each at its own time."""
@@ -148,6 +159,14 @@ class World:
             node.peers.lose_after(delay_us, peer.key)
             self.clock.after(delay_us + gone_us, partial(node.take, partial(node.peers.meet_again, peer)))
 
+    def cut_until_us(self, sender: Node, receiver: Node) -> int | None:
+        """When what this rank sends reaches the other again, if it does not now."""
+        until_us = self.cuts.get((sender.key[0], receiver.key[0]), 0) if self.cuts else 0
+        if until_us <= self.clock.now_us:
+            return None
+        self.swarm.acted(Fault.ONE_WAY)
+        return until_us
+
     def node(self, group: str, rank: RankId) -> Node:
         """A rank by name."""
         return self._nodes[group, rank]
@@ -169,11 +188,9 @@ class World:
         self.channel(sender.name, receiver.name, link).send(deliver)
 
     def lose_word(self, sender: Node, group: str, word: Said) -> None:
-        """What a rank has said to a peer never arrives there. That a room has ended, the router says to it as well."""
+        """What a rank has said to a peer never arrives there."""
         self.lost_words += 1
         self.say(f"what {sender.name} said to {group} is lost: {saying(word)}")
-        if isinstance(word, Cancelled):
-            self.router.make_up_for(word, group)
 
     def channel(self, sender: str, receiver: str, link: str) -> Channel:
         """The link of this name between two that have these names."""
@@ -230,6 +247,9 @@ class World:
 
     def check_at_rest(self) -> None:
         """Nothing is left anywhere: rooms, sessions, facts, pages, words of a peer that are waited for."""
+        if not self.whole or len(self.router.dispatch.requests):
+            raise Divergence(f"{len(self.router.dispatch.requests)} requests are open, all groups there: {self.whole}")
+        self.router.check_known()
         for node in self.nodes:
             scheduler = node.rank.scheduler
             pool = scheduler.role.pool
@@ -243,6 +263,7 @@ class World:
                 "pages": pool.num_pages - counts["free"] - counts.get("cached", 0),
                 "votes": len(scheduler.votes),
                 "flights": len(scheduler.flights),
+                "log-probabilities": node.rank.untold,
                 "jobs": not node.compute.idle,
                 "strangers": [peer.name for peer in self.others(node) if node.peers.known(*peer.key) is None],
                 "controls": scheduler.controls.paused or scheduler.controls.draining,

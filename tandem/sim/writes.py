@@ -22,10 +22,10 @@ MOST_LATE_US = 200_000
 """After an unsettled end, until what is left of the write lands."""
 SLOWER = 50
 SHARES = {
-    Fault.FAILED_WRITES: (0.02,),
+    Fault.FAILED_WRITES: (0.02, 0.05, 0.2),
     Fault.UNSETTLED_WRITES: (0.02, 0.05, 0.2),
-    Fault.CORRUPTED_WRITES: (0.03,),
-    Fault.SLOW_WRITES: (0.05,),
+    Fault.CORRUPTED_WRITES: (0.03, 0.1),
+    Fault.SLOW_WRITES: (0.05, 0.2),
 }
 """Of the writes that this happens to, if it happens at all: one of these in each run."""
 
@@ -67,7 +67,8 @@ class Writes:
             clock.after(0, partial(node.on, Moved(effect.ticket, Written.FAILED_SETTLED)))
             return
         settled = self._strikes(Fault.FAILED_WRITES)
-        unsettled = not settled and self._strikes(Fault.UNSETTLED_WRITES)
+        cut = self._world.cut_until_us(node, receiver.node) is not None
+        unsettled = not settled and (cut or self._strikes(Fault.UNSETTLED_WRITES))
         fails = settled or unsettled
         corrupt = not fails and self._strikes(Fault.CORRUPTED_WRITES)
         landing = effect.blocks[: node.rng.randrange(len(effect.blocks) + 1)] if fails else effect.blocks
@@ -79,7 +80,6 @@ class Writes:
         self._posted[effect.peer] += 1
         self._afloat[effect.ticket] = write
         self._check(write)
-        self._world.restarts.posted(node.key[0], effect.peer)
         if unsettled:
             clock.after(took_us, partial(self._told, write, Written.FAILED_UNSETTLED))
             clock.after(took_us + between(node.rng, (0, MOST_LATE_US)), partial(self._land, write))
@@ -145,6 +145,11 @@ class Writes:
         for write in self._afloat.values():
             if write.effect.peer == group:
                 write.content = [bytes(block) for block in self._content(write)]
+
+    def detach_all(self) -> None:
+        """This incarnation is over, and the pages go to the next one."""
+        for group in dict.fromkeys(write.effect.peer for write in self._afloat.values()):
+            self.detach(group)
 
     def _check(self, write: Write) -> None:
         """On the ranks whose pages it touches, and on their rank 0, which is the first to give pages to others."""

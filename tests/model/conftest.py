@@ -14,12 +14,17 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import pytest
 import torch
 
-from tandem.core.ids import NO_SLOT, LayerId, PageId, RequestId, Room, Tick
+from tandem.core.config import Group, Limits
+from tandem.core.ids import NO_SLOT, LayerId, PageId, RankId, RequestId, Room, Tick
 from tandem.core.plan import Plan, Row
 from tandem.core.requests import Sampling, pages_for
 from tandem.engine.load import build_engine
-from tandem.engine.model import bundled_model_path, read_shape
+from tandem.engine.memory import PlainMemory
+from tandem.engine.model import block_bytes, bundled_model_path, read_shape
+from tandem.engine.shape import ModelShape
 from tandem.engine.torch_engine import TorchEngine
+from tandem.engine.weights import DTYPES, StageWeights, load_weights
+from tandem.ports import Engine, Sampled
 
 THREADS = 1
 """Two are faster on an idle machine, but on a busy one each product waits for the thread that was put aside."""
@@ -59,6 +64,7 @@ class Ring:
                 page_size=page_size,
                 num_pages=num_pages,
                 dtype=dtype,
+                engine="torch",
                 threads=THREADS,
             )
             assert isinstance(engine, TorchEngine)
@@ -74,11 +80,11 @@ class Ring:
         rows = [text.row(count, self.page_size) for text, count in zip(texts, counts, strict=True)]
         plan, passed = self._pass(rows)
         sampled = self.stages[-1].run(plan, passed, lambda _: None)
-        assert isinstance(sampled, tuple)
+        assert isinstance(sampled, Sampled)
         for text, row in zip(texts, rows, strict=True):
             text.cached = row.end
         finished = [text for text, row in zip(texts, rows, strict=True) if row.samples]
-        for text, tokens in zip(finished, sampled, strict=True):
+        for text, tokens in zip(finished, sampled.tokens, strict=True):
             text.tokens += tokens
 
     def _pass(self, rows: Sequence[Row]) -> tuple[Plan, memoryview | None]:
@@ -106,6 +112,32 @@ def make_ring() -> Callable[..., Ring]:
 def smollm() -> Ring:
     """The bundled model in float32, all layers in one stage."""
     return Ring(str(bundled_model_path()), (0, 30), page_size=16, num_pages=700, dtype="float32")
+
+
+class Stages:
+    """Cuts one set of loaded weights into the stages of any ring."""
+
+    def __init__(self) -> None:
+        torch.set_num_threads(2)
+        self.shape: ModelShape = read_shape(str(bundled_model_path()))
+        self._whole = load_weights(self.shape, (0, self.shape.layers), DTYPES["float32"])  # type: ignore[arg-type]
+
+    def engine(self, group: Group, rank: RankId, limits: Limits) -> Engine:
+        first, last = group.layers(rank)
+        ends = last == self.shape.layers
+        weights = StageWeights(
+            layers=self._whole.layers[first:last],
+            embedding=self._whole.embedding if first == 0 else None,
+            norm=self._whole.norm if ends else None,
+            head=self._whole.head if ends else None,
+        )
+        memory = PlainMemory((first, last), limits.num_pages, block_bytes(self.shape, "float32", limits.page_size))
+        return TorchEngine(self.shape, weights, memory, page_size=limits.page_size)
+
+
+@pytest.fixture(scope="session")
+def stages() -> Stages:
+    return Stages()
 
 
 @pytest.fixture(scope="session")

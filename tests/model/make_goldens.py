@@ -18,7 +18,8 @@ import torch
 from gguf import GGUFReader, dequantize
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from tandem.engine.model import ModelShape, bundled_model_path, read_shape
+from tandem.engine.model import bundled_model_path, read_shape
+from tandem.engine.shape import ModelShape
 from tandem.engine.tokens import load_tokenizer
 
 GOLDENS = Path(__file__).with_name("goldens.json")

@@ -9,16 +9,10 @@ from itertools import combinations, product
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 
 from tandem.core.config import Group, Limits, RoleName, split_layers
-from tandem.core.ids import RankId, RequestId, Room
+from tandem.core.ids import RequestId, Room
 from tandem.core.requests import Sampling, Work, pages_for
-from tandem.engine.memory import PlainMemory
-from tandem.engine.model import ModelShape, block_bytes, bundled_model_path, read_shape
-from tandem.engine.torch_engine import TorchEngine
-from tandem.engine.weights import DTYPES, StageWeights, load_weights
-from tandem.ports import Engine
 from tandem.sim.client import Client
 from tandem.sim.world import Cluster, World
 
@@ -87,32 +81,6 @@ def test_the_cells_cover_every_pair_of_values() -> None:
     assert {(cell.prefill, cell.decode) for cell in CELLS} == set(product((1, 2, 3, 4), repeat=2))
 
 
-class Stages:
-    """Cuts one set of loaded weights into the stages of any ring."""
-
-    def __init__(self) -> None:
-        torch.set_num_threads(2)
-        self.shape: ModelShape = read_shape(str(bundled_model_path()))
-        self._whole = load_weights(self.shape, (0, self.shape.layers), DTYPES["float32"])  # type: ignore[arg-type]
-
-    def engine(self, group: Group, rank: RankId, limits: Limits) -> Engine:
-        first, last = group.layers(rank)
-        ends = last == self.shape.layers
-        weights = StageWeights(
-            layers=self._whole.layers[first:last],
-            embedding=self._whole.embedding if first == 0 else None,
-            norm=self._whole.norm if ends else None,
-            head=self._whole.head if ends else None,
-        )
-        memory = PlainMemory((first, last), limits.num_pages, block_bytes(self.shape, "float32", limits.page_size))
-        return TorchEngine(self.shape, weights, memory, page_size=limits.page_size)
-
-
-@pytest.fixture(scope="module")
-def stages() -> Stages:
-    return Stages()
-
-
 @pytest.fixture(scope="module")
 def short_goldens(goldens: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A prompt within one page, one of a few, one of many; each ends inside a page and inside a chunk."""
@@ -121,7 +89,7 @@ def short_goldens(goldens: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [by_length[length] for length in wanted]
 
 
-def run_cell(cell: Cell, stages: Stages, goldens: list[dict[str, Any]]) -> dict[int, list[int]]:
+def run_cell(cell: Cell, stages: Any, goldens: list[dict[str, Any]]) -> dict[int, list[int]]:
     """Run the cell's requests; what each client got, by the golden's index."""
     layers = stages.shape.layers
     groups = (
@@ -162,7 +130,7 @@ def same_up_to_a_tie(tokens: list[int], golden: dict[str, Any]) -> tuple[bool, b
 @pytest.mark.parametrize("cell", CELLS, ids=lambda cell: "-".join(map(str, cell)))
 def test_every_cluster_shape_gives_the_reference_tokens(
     cell: Cell,
-    stages: Stages,
+    stages: Any,
     short_goldens: list[dict[str, Any]],
     record_property: Callable[[str, object], None],
 ) -> None:

@@ -1,5 +1,6 @@
 """Hugging Face directories: small random models, saved by transformers and read back without it."""
 
+import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -7,8 +8,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
+import tandem.engine.weights as weights
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId, PageId
 from tandem.core.plan import Row
@@ -65,9 +69,9 @@ def test_a_saved_model_computes_the_same(
     model = save(tmp_path, tied=tied, shards=shards)
     assert (len(list(tmp_path.glob("*.safetensors"))) > 1) == shards
     ring = make_ring(str(tmp_path), cuts, page_size=4, num_pages=9, dtype="float32")
-    tokens = [random.Random(1).randrange(301) for _ in range(33)]
+    tokens = random.Random(1).choices(range(301), k=33)
     row = make_text(tokens, [3, 1, 4, 0, 5, 2, 6, 8, 7]).row(33, 4)
-    assert torch.allclose(ring.logits([row])[0], logits_of(model, tokens)[-1], atol=1e-4)
+    assert torch.allclose(ring.logits([row])[0], logits_of(model, tokens)[-1], atol=1e-3)
 
 
 @pytest.mark.parametrize("changes", [{"head_dim": 16}, {"num_key_value_heads": 6}, {"num_key_value_heads": 1}])
@@ -180,14 +184,14 @@ def test_weights_that_do_not_fit_the_config_are_refused(tmp_path: Path) -> None:
 
 def test_different_weights_of_one_shape_have_different_fingerprints(tmp_path: Path) -> None:
     save(tmp_path, tied=True)
-    before = fingerprint(read_shape(str(tmp_path)), "float32", 16)
+    before = fingerprint(read_shape(str(tmp_path)), "float32", 16, "a")
     save(tmp_path, tied=True)
-    assert fingerprint(read_shape(str(tmp_path)), "float32", 16) == before
+    assert fingerprint(read_shape(str(tmp_path)), "float32", 16, "a") == before
     model = save(tmp_path, tied=True)
     with torch.no_grad():
         model.model.layers[2].mlp.up_proj.weight.mul_(1.01)
     model.save_pretrained(tmp_path)
-    assert fingerprint(read_shape(str(tmp_path)), "float32", 16) != before
+    assert fingerprint(read_shape(str(tmp_path)), "float32", 16, "a") != before
 
 
 def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
@@ -195,3 +199,68 @@ def test_pickled_weights_are_never_read(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
     with pytest.raises(ConfigError, match="safetensors"):
         build_engine(read_shape(str(tmp_path)), (LayerId(0), LayerId(4)), page_size=4, num_pages=4)
+
+
+def test_a_stage_touches_its_own_tensors_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files are memory mapped: what is not asked for is not read. Files without any of its layers are not opened."""
+    model = save(tmp_path, tied=False, shards=True)
+    shape = read_shape(str(tmp_path))
+    homes = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    needed = {name for name in homes if name.startswith("model.layers.1.")}
+    opened, touched = set(), []
+
+    class Watched:
+        def __init__(self, file: Path, framework: str) -> None:
+            opened.add(file.name)
+            self._file = safe_open(file, framework=framework)
+
+        def __enter__(self) -> "Watched":
+            self._file.__enter__()
+            return self
+
+        def __exit__(self, *how: Any) -> None:
+            self._file.__exit__(*how)
+
+        def get_tensor(self, name: str) -> torch.Tensor:
+            touched.append(name)
+            return self._file.get_tensor(name)
+
+    monkeypatch.setattr(weights, "safe_open", Watched)
+    found = load_weights(shape, (LayerId(1), LayerId(2)), torch.float32)
+    assert torch.equal(found.layers[0].down, model.model.layers[1].mlp.down_proj.weight)
+    assert sorted(touched) == sorted(needed)
+    assert opened == {homes[name] for name in needed}
+    assert opened < set(homes.values())
+
+
+def test_a_stage_does_not_need_the_files_of_others(tmp_path: Path) -> None:
+    save(tmp_path, tied=True, shards=True)
+    shape = read_shape(str(tmp_path))
+    homes = json.loads((tmp_path / "model.safetensors.index.json").read_text())["weight_map"]
+    mine = {home for name, home in homes.items() if name.startswith("model.layers.2.")}
+    others = sorted(set(homes.values()) - mine)
+    for name in others:
+        (tmp_path / name).write_bytes(b"not yet here")
+    load_weights(shape, (LayerId(2), LayerId(3)), torch.bfloat16)
+    with pytest.raises(ConfigError, match=rf"{others[0]} cannot be read"):
+        load_weights(shape, (LayerId(0), LayerId(4)), torch.bfloat16)
+
+
+def test_quantised_safetensors_are_refused_by_name(tmp_path: Path) -> None:
+    model = save(tmp_path, tied=True)
+    state = {name: weight for name, weight in model.state_dict().items() if name != "lm_head.weight"}
+    name = "model.layers.3.mlp.up_proj.weight"
+    state[name] = state[name].to(torch.float8_e4m3fn)
+    save_file(state, tmp_path / "model.safetensors")
+    shape = read_shape(str(tmp_path))
+    load_weights(shape, (LayerId(0), LayerId(3)), torch.float32)
+    with pytest.raises(ConfigError, match=rf"{name} .*float8_e4m3fn: quantised safetensors are not supported"):
+        load_weights(shape, (LayerId(3), LayerId(4)), torch.float32)
+
+
+def test_no_file_stays_mapped_though_weights_are_kept_in_the_dtype_that_they_have_there(tmp_path: Path) -> None:
+    """Else what was read of it is this process's memory beside the packed copy, and who cuts it short ends the rank."""
+    save(tmp_path, tied=False)
+    kept = load_weights(read_shape(str(tmp_path)), (LayerId(0), LayerId(LAYERS)), torch.float32)
+    assert kept.head is not None
+    assert str(tmp_path) not in Path("/proc/self/maps").read_text()

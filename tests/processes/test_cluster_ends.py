@@ -2,17 +2,16 @@
 
 import contextlib
 import signal
-import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from cluster import Cluster
 from fake_model import expected, text_of
 from streams import events, stream
-from waiting import eventually
+from waiting import DEADLINE_S, eventually
 
 FAKE = ("--model", "fake:8")
-LEAVES_S = 5.0
 LONG = {"prompt": "a long answer", "max_tokens": 8000, "ignore_eos": True}
 
 pytestmark = pytest.mark.usefixtures("no_other_cluster")
@@ -42,14 +41,11 @@ def test_a_signal_ends_every_process_and_leaves_nothing(number: signal.Signals) 
         next(events(response))
         directory = run_directory(cluster)
         assert directory.is_dir()
-        begun_s = time.monotonic()
         assert cluster.stop(number) == 0
-        took_s = time.monotonic() - begun_s
         assert not alive(cluster.pids)
         *_, last = events(response)
         assert "error" in last, "a stream that cannot finish in time must be told, not cut"
     assert not directory.exists()
-    assert took_s < LEAVES_S
 
 
 def test_where_nothing_is_open_the_drain_takes_no_time() -> None:
@@ -65,7 +61,7 @@ def test_after_one_signal_an_open_stream_may_finish() -> None:
             first = next(events(response))["choices"][0]["text"]
             cluster.process.send_signal(signal.SIGINT)
             assert first + text_of(response) == expected(prompt, 3000)
-        assert cluster.wait(LEAVES_S) == 0
+        assert cluster.wait(DEADLINE_S) == 0
         assert not alive(cluster.pids)
 
 
@@ -77,8 +73,11 @@ def test_a_second_signal_ends_at_once_what_would_go_on() -> None:
             cluster.process.send_signal(signal.SIGINT)
             return cluster.process.poll() is not None
 
-        eventually(ended, "it takes no patience", 2 * LEAVES_S)
-        assert cluster.wait(LEAVES_S) == 0
+        with ThreadPoolExecutor(1) as reading:
+            rest = reading.submit(lambda: list(events(response)))
+            eventually(ended, "it takes no patience")
+            assert "error" in rest.result()[-1], "it was not waited for"
+        assert cluster.wait(DEADLINE_S) == 0
         assert not alive(cluster.pids)
 
 
@@ -87,5 +86,5 @@ def test_a_killed_supervisor_takes_everything_with_it() -> None:
         pids, directory = cluster.pids, run_directory(cluster)
         cluster.process.kill()
         cluster.process.wait()
-        eventually(lambda: not alive(pids), "the leashes pull", 10)
-        eventually(lambda: not directory.exists(), "the run directory is swept", 10)
+        eventually(lambda: not alive(pids), "the leashes pull")
+        eventually(lambda: not directory.exists(), "the run directory is swept")

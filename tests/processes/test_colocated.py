@@ -23,7 +23,7 @@ def start(cluster_of: Callable[..., Cluster], pp: int, *more: str) -> Cluster:
 @pytest.mark.parametrize("pp", [1, 2, 3])
 def test_any_shape_answers_mixed_requests_right(cluster_of: Callable[..., Cluster], pp: int) -> None:
     cluster = start(cluster_of, pp)
-    shared = [random.Random(pp).randrange(32, 127) for _ in range(200)]
+    shared = random.Random(pp).choices(range(32, 127), k=200)
 
     def one(number: int) -> None:
         rng = random.Random(number)  # of its own: what is drawn must not depend on which thread comes first
@@ -62,7 +62,7 @@ def test_leaving_clients_leave_no_pages(cluster_of: Callable[..., Cluster]) -> N
 
 def test_a_prompt_that_was_computed_before_is_shared(cluster_of: Callable[..., Cluster]) -> None:
     cluster = start(cluster_of, 2)
-    prompt = [random.Random(11).randrange(32, 127) for _ in range(500)]
+    prompt = random.Random(11).choices(range(32, 127), k=500)
     ticks = []
     for _ in range(2):
         before = cluster.state("c0.0")

@@ -5,7 +5,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from needs import missing
+from ports import free_ports
+from waiting import stop_still
 
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.ids import RankId
@@ -31,7 +33,7 @@ PORT = 7000
 
 HOST = [
     *("python", "packages", "mooncake", "libraries", "rdma", "locked-memory", "open-files"),
-    *("shared-memory", "memory", "cpus"),
+    *("shared-memory", "memory", "cpus", "compiler", "engine"),
 ]
 OWN = ["own-port", "transport"]
 PAIR = ["peer", "versions", "clock", "latency"]
@@ -88,8 +90,7 @@ def write_secret(path: Path) -> str:
 
 
 def free_place() -> str:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"
+    return f"127.0.0.1:{free_ports(1)[0]}"
 
 
 def names(findings: list[dict[str, Any]]) -> list[str]:
@@ -167,7 +168,7 @@ def test_a_caller_that_is_interrupted_tells_the_listener(doctor, secret):
     listening = doctor("--listen", place, secret)
     listening.wait_until_it_listens()
     with in_conversation(place, secret) as calling:
-        listening.process.send_signal(signal.SIGSTOP)  # they cannot come to their end now
+        stop_still(listening.process.pid)  # they cannot come to their end now
         calling.send_signal(signal.SIGINT)
         calling.communicate(timeout=DEADLINE_S)
     assert calling.returncode != 0
@@ -229,7 +230,7 @@ def hosts() -> Iterator[tuple[list[str], list[str]]]:
             ip("-n", name, "link", "set", "lo", "up")
     except (OSError, subprocess.CalledProcessError) as error:
         delete(made)
-        pytest.skip(f"no network namespaces here, they need root and `ip`: {error}")
+        missing(f"no network namespaces here, they need root and `ip`: {error}")
     yield ["ip", "netns", "exec", one], ["ip", "netns", "exec", two]
     delete(made)
 

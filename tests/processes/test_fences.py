@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from hands import Rank, Start, hand_over, writes
+from needs import missing
 from waiting import eventually
 
 from tandem.core.config import RoleName
@@ -131,7 +132,7 @@ def elsewhere() -> Iterator[list[str]]:
         said = holder.stdout.readline()
         if said != "ready\n":
             holder.kill()
-            pytest.skip(f"this machine lets nobody have a network of his own: {said}")
+            missing(f"this machine lets nobody have a network of his own: {said}")
         yield ["nsenter", f"--target={holder.pid}", "--user", "--net", "--preserve-credentials"]
         holder.kill()
 

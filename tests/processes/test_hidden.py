@@ -34,7 +34,7 @@ from tandem.runtime.links import Sockets
 
 SECRET = b"a cluster secret"
 SLOT_BYTES = 512 * 576 * 4
-DEADLINE_MS = 20_000
+DEADLINE_MS = 60_000
 Link = tuple["zmq.Context[zmq.Socket[bytes]]", "Sockets[zmq.Socket[bytes]]", str, Path]
 
 

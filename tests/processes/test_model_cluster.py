@@ -1,6 +1,7 @@
 """The real model in real processes over real Mooncake: the reference's text, whatever the shape of the rings."""
 
 import contextlib
+import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ from goldens import Golden, reference_text, sure_goldens
 from streams import asking, model_of
 from waiting import eventually
 
+from tandem import cli
 from tandem.engine.model import bundled_model_path
 from tandem.engine.tokens import Tokenizer, load_tokenizer
 
@@ -97,6 +99,64 @@ def test_a_chat_streams_the_capital_of_france(cluster_of: Callable[..., Cluster]
     assert text == "The capital of France is Paris."
 
 
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 12},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "likes": {"type": "array", "items": {"enum": ["tea", "coffee"]}, "minItems": 1, "maxItems": 2},
+    },
+    "required": ["name", "age", "likes"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_fits_the_schema_that_was_asked_for(cluster_of: Callable[..., Cluster], stream: bool) -> None:
+    """Token 0 is drawn by prefill, the others by decode: both follow the grammar."""
+    cluster = start(cluster_of, 2, 2)
+    with client_of(cluster) as client:
+        answer = client.chat.completions.create(
+            model=model_of(cluster),
+            messages=[{"role": "user", "content": "Describe a person as JSON."}],
+            temperature=0.8,
+            seed=int(stream),
+            max_tokens=90,
+            stream=stream,
+            response_format={"type": "json_schema", "json_schema": {"name": "person", "schema": PERSON}},
+        )
+        if stream:
+            text = "".join(chunk.choices[0].delta.content or "" for chunk in answer if chunk.choices)
+        else:
+            assert answer.choices[0].finish_reason == "stop"
+            text = answer.choices[0].message.content
+    found = json.loads(text)
+    assert list(found) == ["name", "age", "likes"]
+    assert isinstance(found["name"], str)
+    assert len(found["name"]) <= 12
+    assert found["age"] in range(121)
+    assert 1 <= len(found["likes"]) <= 2
+    assert set(found["likes"]) <= {"tea", "coffee"}
+    cluster.at_rest()
+
+
+def test_log_probabilities_of_the_first_token_come_from_prefill_and_of_the_others_from_decode(
+    cluster_of: Callable[..., Cluster], goldens: list[Golden]
+) -> None:
+    cluster = start(cluster_of, 2, 2)
+    (golden,) = nearest(goldens, 64)
+    with client_of(cluster) as client:
+        answer = client.completions.create(
+            model=model_of(cluster), prompt=golden["prompt"], max_tokens=4, temperature=0, logprobs=2
+        )
+    logprobs = answer.choices[0].logprobs
+    assert logprobs is not None
+    assert len(logprobs.token_logprobs) == 4
+    for drawn, likeliest in zip(logprobs.token_logprobs, logprobs.top_logprobs, strict=True):
+        assert len(likeliest) == 2
+        assert max(likeliest.values()) == drawn <= 0, "greedy takes the likeliest"
+
+
 def test_a_client_that_leaves_during_prefill_gives_all_pages_back(
     cluster_of: Callable[..., Cluster], goldens: list[Golden]
 ) -> None:
@@ -108,3 +168,15 @@ def test_a_client_that_leaves_during_prefill_gives_all_pages_back(
         assert cluster.state("d0.0")["running"] == 0
     eventually(lambda: cluster.state("p0.0")["rooms"] == 0, "prefill lets go")
     cluster.at_rest()
+
+
+def test_log_and_status_say_that_torch_computes_and_why_the_faster_engine_does_not(
+    cluster_of: Callable[..., Cluster], capsys: pytest.CaptureFixture[str]
+) -> None:
+    cluster = start(cluster_of, 2, 2)
+    assert cli.run(["status", "--admin-url", cluster.admin_url]) == 0, "it is no fault"
+    told, log = (" ".join(text.split()) for text in (capsys.readouterr().out, cluster.stderr()))
+    why = "torch, float32: not cpu, as it computes in bfloat16, and --dtype is float32"
+    for group in ("p0", "d0"):
+        assert f"{group} computes with {why}" in told
+        assert f"{group} rank 1 computes with engine {why}" in log

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 import mooncake_node
 import pytest
 from nodes import DEADLINE_S, PAGES, Node, expect
+from waiting import stop_still
 
 Start = Callable[[int], Node]
 
@@ -29,7 +30,7 @@ def node() -> Iterator[Start]:
 
 def test_contiguous_and_scattered_pages_land_byte_exact(node: Start) -> None:
     source, target = node(1), node(2)
-    assert source.connect(target.endpoint, 5.0) == ""
+    assert source.connect(target.endpoint, DEADLINE_S) == ""
     contiguous = [(page, page + 100) for page in range(64)]
     shuffled = random.Random(5).sample(range(1000, 3000), 400)
     scattered = list(zip(range(3000, 3400), shuffled, strict=True))
@@ -60,18 +61,18 @@ def test_a_write_to_a_dead_peer_fails(node: Start) -> None:
 
 @pytest.mark.parametrize("endpoint", ["127.0.0.1:1", "no-such-host:1", "nonsense"])
 def test_connecting_to_nobody_fails_within_the_deadline(node: Callable[[int], Node], endpoint: str) -> None:
-    assert "cannot be reached" in node(1).connect(endpoint, 10.0)  # by then it would be "was silent"
+    assert "cannot be reached" in node(1).connect(endpoint, DEADLINE_S)  # by then it would be "was silent"
 
 
 def test_connecting_to_a_stopped_peer_fails_within_the_deadline(node: Start) -> None:
     source, target, other = node(1), node(2), node(3)
-    target.process.send_signal(signal.SIGSTOP)
+    stop_still(target.process.pid)
     for _ in range(2):
         assert "was silent for 0.5 s" in source.connect(target.endpoint, 0.5)
-    assert source.connect(other.endpoint, 5.0) == "", "others are not held up"
+    assert source.connect(other.endpoint, DEADLINE_S) == "", "others are not held up"
     assert source.write(other, [(0, 0)]) == "ok"
     target.process.send_signal(signal.SIGCONT)
-    assert source.connect(target.endpoint, 10.0) == ""
+    assert source.connect(target.endpoint, DEADLINE_S) == ""
 
 
 def test_what_is_closed_writes_nothing_and_is_written_nothing(node: Start) -> None:
@@ -81,7 +82,7 @@ def test_what_is_closed_writes_nothing_and_is_written_nothing(node: Start) -> No
     target.ask("close")  # once more does no harm
     assert source.write(target, [(1, 1)]) == "failed_unsettled"
     assert target.write(source, [(0, 0)]) == "failed_settled"
-    assert "rc -1" in target.connect(source.endpoint, 5.0)
+    assert "rc -1" in target.connect(source.endpoint, DEADLINE_S)
     expect(target, 2, (1, [(0, 0)]))
     expect(source, 1)
 

@@ -13,11 +13,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import redis
+from members import member
 from waiting import eventually
 
-from tandem.core.config import Group, Limits, RoleName
 from tandem.core.errors import ConfigError
-from tandem.core.ids import RankId
 from tandem.core.members import Member
 from tandem.runtime import embedded
 from tandem.runtime import registry as registry_module
@@ -25,11 +24,6 @@ from tandem.runtime.embedded import EmbeddedRegistry
 from tandem.runtime.registry import LEASE_MS, Registry, RegistryLoop
 
 SECRET = b"a cluster secret"
-
-
-def member(group: str = "p0", rank: int = 0, incarnation: int = 1) -> Member:
-    place = Group(RoleName.PREFILL, group, (2, 2))
-    return Member(place, RankId(rank), incarnation, 0, "h", "f", "m", "ipc:///r", "ipc:///h", "h:1", Limits())
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +98,9 @@ def forged(raw: "redis.Redis", good: bytes) -> dict[str, bytes]:
     }
 
 
-def test_what_is_not_signed_is_ignored_and_counted(registry: Registry, raw: "redis.Redis") -> None:
+def test_what_is_not_signed_is_ignored_and_counted(
+    registry: Registry, raw: "redis.Redis", caplog: pytest.LogCaptureFixture
+) -> None:
     registry.publish(member())
     good = raw.get("tandem:c:rank:p0:0")
     assert isinstance(good, bytes)
@@ -112,6 +108,8 @@ def test_what_is_not_signed_is_ignored_and_counted(registry: Registry, raw: "red
         raw.set("tandem:c:rank:p0:1", value)
         assert registry.members() == [member()], what
         assert registry.ignored == count, what
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said == "an entry is not signed with this --cluster-secret-file: tandem:c:rank:p0:1 is ignored"
 
 
 def test_another_secret_is_not_believed(server: EmbeddedRegistry, registry: Registry) -> None:
@@ -124,8 +122,8 @@ def test_another_secret_is_not_believed(server: EmbeddedRegistry, registry: Regi
 
 def test_a_signed_entry_of_another_version_is_ignored(registry: Registry, raw: "redis.Redis") -> None:
     key, data = "tandem:c:rank:p0:0", b"\x91" * 50_000 + b"\xc0"
-    raw.set(key, registry._mac(key, data) + data)
-    raw.set("tandem:c:rank:p0:1", registry._mac("tandem:c:rank:p0:1", b"\x80") + b"\x80")
+    raw.set(key, registry._entries._mac(key, data) + data)
+    raw.set("tandem:c:rank:p0:1", registry._entries._mac("tandem:c:rank:p0:1", b"\x80") + b"\x80")
     assert registry.members() == []
     assert registry.ignored == 2
 
@@ -195,6 +193,17 @@ def test_who_was_started_later_takes_the_place(server: EmbeddedRegistry) -> None
     one.loop.stop()
     assert raw.members() == [other], "the entry of another incarnation is not ours to take away"
     raw.close()
+
+
+def test_who_takes_the_place_of_a_process_says_so(
+    server: EmbeddedRegistry, registry: Registry, caplog: pytest.LogCaptureFixture
+) -> None:
+    registry.publish(msgspec.structs.replace(member(rank=0), incarnation=77, boot_ms=-1, http="h:1"))
+    later = Seen(server.url, 0)
+    eventually(lambda: later.rounds > 1)
+    later.loop.stop()
+    told = [message for record in caplog.records if "place" in (message := record.getMessage())]
+    assert told == ["another process has this rank's place, with /state on h:1: if it still runs, it ends now"]
 
 
 def test_who_was_started_earlier_does_not_take_it_back(server: EmbeddedRegistry) -> None:

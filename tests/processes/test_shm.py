@@ -12,7 +12,7 @@ import shm_node
 from cluster import Cluster
 from fake_model import FAKE, all_answered_right, answers_right
 from nodes import DEADLINE_S, PAGES, Node, Pairs, expect
-from waiting import eventually
+from waiting import eventually, stop_still
 
 APART = [(page * 2, PAGES - 2 - page * 2) for page in range(3000)]
 """No two of these can be joined."""
@@ -62,7 +62,7 @@ def in_order(count: int) -> Pairs:
 
 def test_contiguous_and_scattered_pages_land_byte_exact(node: Callable[..., ShmNode]) -> None:
     source, target = node(1), node(2)
-    assert source.connect(target.endpoint, 5.0) == ""
+    assert source.connect(target.endpoint, DEADLINE_S) == ""
     contiguous = [(page, page + 100) for page in range(64)]
     shuffled = random.Random(5).sample(range(1000, 3000), 400)
     scattered = list(zip(range(3000, 3400), shuffled, strict=True))
@@ -143,7 +143,7 @@ def test_a_transport_that_closes_ends_its_own_writes(node: Callable[..., ShmNode
 def test_a_stopped_receiver_leaves_a_write_unsettled_and_serves_when_it_goes_on(node: Callable[..., ShmNode]) -> None:
     source, target, other = node(1), node(2), node(3)
     assert source.write(target, [(0, 0)]) == "ok"
-    target.process.send_signal(signal.SIGSTOP)
+    stop_still(target.process.pid)
     assert source.write(target, [(1, 1)], 1.0) == "failed_unsettled"
     assert source.write(target, [(2, 2)], 0.3) == "failed_settled", "nothing could be asked of it any more"
     assert "was silent" in source.connect(target.endpoint, 0.3)
@@ -161,7 +161,7 @@ def test_a_receiver_that_dies_halfway_has_settled_the_write(node: Callable[..., 
     target.at_gate()
     target.stop()
     assert source.result() == "failed_settled"
-    assert "cannot be reached" in source.connect(target.endpoint, 5.0)
+    assert "cannot be reached" in source.connect(target.endpoint, DEADLINE_S)
 
 
 def test_a_writer_that_dies_halfway_leaves_the_receiver_fine(node: Callable[..., ShmNode]) -> None:
@@ -184,9 +184,9 @@ def test_a_receiver_that_was_restarted_is_not_taken_for_the_one_before_it(node: 
     assert again.endpoint != target.endpoint
     assert again.endpoint.rpartition(":")[2] == target.endpoint.rpartition(":")[2], "it is the same path"
     assert source.write(target, [(1, 1)]) == "failed_settled"
-    assert "is gone: another process listens there now" in source.connect(target.endpoint, 5.0)
+    assert "is gone: another process listens there now" in source.connect(target.endpoint, DEADLINE_S)
     expect(again, 2)
-    assert source.connect(again.endpoint, 5.0) == ""
+    assert source.connect(again.endpoint, DEADLINE_S) == ""
     assert source.write(again, [(2, 2)]) == "ok"
     expect(again, 2, (1, [(2, 2)]))
 
@@ -208,7 +208,7 @@ def test_many_restarts_leave_no_files_open(node: Callable[..., ShmNode]) -> None
 def test_a_peer_on_another_host_is_told_to_use_mooncake(node: Callable[..., ShmNode]) -> None:
     source, target = node(1), node(2)
     _, _, rest = target.endpoint.partition(":")
-    assert "--disaggregation-transfer-backend mooncake" in source.connect(f"another-host:{rest}", 5.0)
+    assert "--disaggregation-transfer-backend mooncake" in source.connect(f"another-host:{rest}", DEADLINE_S)
 
 
 def test_a_peer_of_another_kind_is_no_peer(node: Callable[..., ShmNode]) -> None:
@@ -219,7 +219,7 @@ def test_a_peer_of_another_kind_is_no_peer(node: Callable[..., ShmNode]) -> None
 def test_connecting_to_nobody_fails(node: Callable[..., ShmNode], endpoint: str) -> None:
     source = node(1)
     host, _, _ = source.endpoint.partition(":")
-    assert source.connect(endpoint.format(host=host), 5.0) != ""
+    assert source.connect(endpoint.format(host=host), DEADLINE_S) != ""
 
 
 # a whole cluster

@@ -9,7 +9,7 @@ from bench.faults.storm import Storm, storm_on
 from bench.faults.streams import ANSWER_S, End, Ended, FakeRequests, Stream
 
 REQUESTS = 300
-STATES = ("half sent", "waiting for decode", "waiting for prefill", "between two states of decode", "in decode")
+STATES = ("half sent", "waiting in the router", "waiting for prefill", "between two states of decode", "in decode")
 
 
 @pytest.mark.usefixtures("no_other_cluster")

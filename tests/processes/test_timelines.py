@@ -62,7 +62,7 @@ def test_every_rank_tells_its_part(cluster_of: Callable[..., Cluster]) -> None:
         chunks = [event.entry for event in attempt.events if event.rank == rank and isinstance(event.entry, Chunk)]
         assert [(chunk.first, chunk.last) for chunk in chunks] == CHUNKS
         assert all(0 < chunk.at_us <= chunk.started_us <= chunk.ran_us for chunk in chunks)
-    prefill = [What.SUBMITTED, What.GRANT, What.READY, What.BOOTSTRAPPED, What.COMPUTING, What.FIRST_TOKEN, What.GONE]
+    prefill = [What.GRANT, What.READY, What.BOOTSTRAPPED, What.COMPUTING, What.FIRST_TOKEN, What.GONE]
     decode = [
         What.SUBMITTED,
         What.ASKED,
@@ -78,6 +78,8 @@ def test_every_rank_tells_its_part(cluster_of: Callable[..., Cluster]) -> None:
         expected_marks = prefill if rank.role == "prefill" else decode
         times = [rank.outline.marks[what] for what in expected_marks]
         assert times == sorted(times), (rank.rank, rank.outline.marks)
+        submitted = rank.outline.marks[What.SUBMITTED]  # decode is told first: its grant may come before
+        assert submitted <= rank.outline.marks[What.BOOTSTRAPPED if rank.role == "prefill" else What.ASKED]
         assert not rank.shifted, "all ranks have the clock of one host"
         assert rank.outline.layers == LAYERS // 2
     summary = attempt.summary

@@ -14,7 +14,7 @@ from plants import PLANTS, Plant
 
 from tandem.sim.run import simulate
 
-MOST_SEEDS = 1_500
+MOST_SEEDS = 2_000
 
 
 def main(names: list[str]) -> int:

@@ -17,6 +17,7 @@ from tandem.sim.ledger import WrongContent
 from tandem.sim.node import Node
 from tandem.sim.oracle import StrayAccess, check_forward_writes
 from tandem.sim.orders import Disobeyed
+from tandem.sim.router import VOCAB
 from tandem.sim.run import build_engine, content_of
 from tandem.sim.world import Cluster, World
 
@@ -34,7 +35,7 @@ def node() -> Node:
     limits = Limits(page_size=4, num_pages=8, context=64, host_pages=8)
     world = World(1, Cluster(GROUPS, limits), build_engine, Client(content_of))
     for room, salt in ((MINE, "a"), (OTHER, "b")):
-        world.client.submitted(work(room, salt), PAIR, 0, 1_000_000)
+        world.client.asks(work(room, salt), 0, 1_000_000)
     return world.node("d0", RankId(0))
 
 
@@ -158,97 +159,105 @@ def test_a_paused_group_launches_nothing_until_it_is_resumed(node: Node):
         node.orders.check(node.rank, [Frame(Tick(2), Slot(1), 0, (Control(Order.PAUSE),))])
 
 
-# the router's rules
+# what clients and groups say
 
 
 @pytest.fixture
-def client() -> Client:
-    client = Client(content_of)
-    client.submitted(work(), PAIR, 0, 1_000_000, retries=1)
-    return client
+def world() -> World:
+    """A request is on its way to both groups."""
+    world = World(1, Cluster(GROUPS, Limits(page_size=4, num_pages=8, context=64)), build_engine, Client(content_of))
+    world.router.submit(work(), PAIR)
+    return world
 
 
-def tokens_of(client: Client) -> list[int]:
-    content = client.answer(MINE).content
+def says(world: World, group: str, message: Token | Done | Evicted) -> None:
+    """It arrives at the router."""
+    world.router._hear(world.node(group, RankId(0)), message)
+
+
+def tokens_of(world: World) -> list[int]:
+    content = world.client.answer(MINE).content
     assert content is not None
     return content.tokens
 
 
-def serve(client: Client, room: Room, group: str, first: int, last: int) -> None:
+def serve(world: World, room: Room, group: str, first: int, last: int) -> None:
     """Tokens [first, last) of the whole answer, in an attempt that began at `first`."""
-    for index, token in enumerate(tokens_of(client)[first:last]):
-        assert client.on_message(group, Token(room, index, token)) is None
+    for index, token in enumerate(tokens_of(world)[first:last]):
+        says(world, group, Token(room, index, token))
 
 
-def test_an_evicted_request_goes_on_where_it_was(client: Client):
-    serve(client, MINE, "d0", 0, 2)
-    again = client.on_message("d0", Evicted(MINE))
-    assert again is not None
-    assert (again.room, again.max_tokens) == (Room(MINE.rid, 2), 4)
-    assert again.prompt == (72, 105, 33, *tokens_of(client)[:2])
-    serve(client, again.room, "d0", 2, 6)
-    client.on_message("d0", Done(again.room, Reason.LENGTH))
-    client.check()
+def test_an_evicted_request_goes_on_where_it_was(world: World):
+    serve(world, MINE, "d0", 0, 2)
+    says(world, "d0", Evicted(MINE))
+    answer = world.client.answer(MINE)
+    assert (answer.attempt.room, answer.attempt.max_tokens) == (Room(MINE.rid, 2), 4)
+    assert answer.attempt.prompt == (72, 105, 33, *tokens_of(world)[:2])
+    serve(world, answer.attempt.room, "d0", 2, 6)
+    says(world, "d0", Done(answer.attempt.room, Reason.LENGTH))
+    world.client.check()
+    assert answer.ended is Reason.LENGTH
 
 
-def test_what_an_old_attempt_says_is_not_heard(client: Client):
-    client.on_message("d0", Evicted(MINE))
-    assert client.on_message("p0", Done(MINE, Reason.LENGTH)) is None
-    assert client.waiting()
-
-
-def test_a_request_whose_client_has_left_is_not_submitted_anew(client: Client):
-    client.left(work(), Reason.CLIENT_GONE)
-    assert client.on_message("d0", Evicted(MINE)) is None
-    assert client.answer(MINE).ended is Reason.CLIENT_GONE
-
-
-def test_a_failed_transfer_is_tried_again_as_often_as_allowed(client: Client):
-    again = client.on_message("p0", Done(MINE, Reason.TRANSFER_FAILED))
-    assert again is not None
-    assert client.on_message("p0", Done(again.room, Reason.TRANSFER_FAILED)) is None
-    assert client.answer(MINE).ended is Reason.TRANSFER_FAILED
-
-
-def test_a_transfer_that_was_damaged_is_tried_again_too(client: Client):
-    assert client.on_message("d0", Done(MINE, Reason.KV_CHECKSUM)) is not None
-
-
-def test_a_group_that_is_lost_takes_those_along_that_need_it(client: Client):
-    first, second, *_ = tokens_of(client)
-    client.on_message("d0", Token(MINE, 0, first))
-    (needing,) = client.needing("p0")
-    client.on_message("d0", Token(MINE, 1, second))
-    assert client.needing("p0") == []
-    assert client.needing("d0") == [needing]
-    client.lost(MINE)
-    assert needing.ended is Reason.GROUP_LOST
-    assert client.on_message("d0", Done(MINE, Reason.LENGTH)) is None
-    assert needing.ended is Reason.GROUP_LOST
-
-
-def test_the_other_group_has_the_real_reason(client: Client):
-    client.on_message("d0", Done(MINE, Reason.PEER_ENDED))
-    assert client.waiting()
-    client.on_message("p0", Done(MINE, Reason.DEADLINE))
-    assert client.answer(MINE).ended is Reason.DEADLINE
-
-
-def test_wrong_words_are_noticed(client: Client):
-    tokens = tokens_of(client)
-    with pytest.raises(WrongAnswer, match="only 0 tokens came before"):
-        client.on_message("d0", Token(MINE, 1, tokens[1]))
+def test_what_an_old_attempt_says_is_looked_at_but_not_heard(world: World):
+    says(world, "d0", Evicted(MINE))
+    says(world, "p0", Done(MINE, Reason.TOO_LARGE))
+    assert world.client.waiting()
     with pytest.raises(WrongAnswer, match="the reference has"):
-        client.on_message("d0", Token(MINE, 0, tokens[0] + 1))
-    assert client.on_message("p0", Token(MINE, 0, tokens[0])) is None
-    assert client.on_message("d0", Token(MINE, 0, tokens[0])) is None
+        says(world, "p0", Token(Room(MINE.rid, 2), 0, tokens_of(world)[0] + 1))
+
+
+def test_the_budget_of_retries_is_the_runs():
+    world = World(1, Cluster(GROUPS, Limits(page_size=4, num_pages=8, context=64)), build_engine, Client(content_of))
+    world.router.submit(work(), PAIR, retries=1)
+    says(world, "p0", Done(MINE, Reason.TRANSFER_FAILED))
+    assert world.client.waiting()
+    says(world, "p0", Done(Room(MINE.rid, 2), Reason.TRANSFER_FAILED))
+    assert world.client.answer(MINE).ended is Reason.TRANSFER_FAILED
+
+
+def test_a_wrong_token_is_noticed(world: World):
+    with pytest.raises(WrongAnswer, match="the reference has"):
+        says(world, "d0", Token(MINE, 0, tokens_of(world)[0] + 1))
+
+
+def test_a_gap_is_noticed(world: World):
+    with pytest.raises(WrongAnswer, match="only 0 tokens came before"):
+        says(world, "d0", Token(MINE, 1, tokens_of(world)[1]))
+
+
+def test_a_token_may_come_from_both_groups_but_not_from_one_again(world: World):
+    serve(world, MINE, "d0", 0, 1)
+    serve(world, MINE, "p0", 0, 1)
     with pytest.raises(WrongAnswer, match="told it before"):
-        client.on_message("d0", Token(MINE, 0, tokens[0]))
-    client.on_message("d0", Done(MINE, Reason.LENGTH))
+        serve(world, MINE, "d0", 0, 1)
+
+
+def test_a_word_after_the_last_one_is_noticed(world: World):
+    says(world, "d0", Done(MINE, Reason.DEADLINE))
     with pytest.raises(WrongAnswer, match="after its last word"):
-        client.on_message("d0", Token(MINE, 0, tokens[0]))
-    with pytest.raises(WrongAnswer, match=r"ended Reason\.LENGTH with \[\d+\] of"):
-        client.check()
+        serve(world, MINE, "d0", 0, 1)
+
+
+def test_who_is_not_answered_is_noticed(world: World):
+    with pytest.raises(WrongAnswer, match="never answered"):
+        world.client.check()
+
+
+def test_an_answer_that_is_not_the_reference_is_noticed(world: World):
+    serve(world, MINE, "d0", 0, 6)
+    world.client.check()
+    tokens_of(world)[2] += 1
+    with pytest.raises(WrongAnswer, match=r"ended Reason\.LENGTH with"):
+        world.client.check()
+
+
+def test_an_error_that_no_fault_explains_is_noticed(world: World):
+    says(world, "d0", Token(MINE, 0, tokens_of(world)[0]))
+    world.client.answer(MINE).content = None  # the router notices it by itself
+    says(world, "d0", Token(MINE, 1, VOCAB))
+    with pytest.raises(WrongAnswer, match="protocol_violation"):
+        world.client.check()
 
 
 # faults

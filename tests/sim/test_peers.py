@@ -61,8 +61,7 @@ class Pair:
 
     def post(self, pages: int = 1) -> None:
         """A write from rank 0 to rank 0, of ones, for a room that holds its pages at both ends."""
-        self.world.client.submitted(WORK, PAIR, 0, 1_000_000)
-        self.world.client.lost(ROOM)  # the router has not sent it to anybody
+        self.world.client.asks(WORK, 0, 1_000_000)  # the router has not sent it to anybody
         for node in self.world.nodes:
             held = node.rank.scheduler.role.pool.allocate(ROOM, pages)
         for page in held:
@@ -203,7 +202,7 @@ def test_what_follows_a_write_that_is_given_up_happens_once(monkeypatch: pytest.
 def test_a_write_of_the_dead_lands_until_its_receiver_fences(fences: bool):
     pair = Pair(SLOW)
     pair.post()
-    pair.world.restarts.restart("p0", 1_000)
+    pair.world.epochs.restart("p0", 1_000)
     if fences:
         pair.decode.peers.fence("p0")
     pair.world.run()
@@ -214,7 +213,7 @@ def test_a_write_of_the_dead_lands_until_its_receiver_fences(fences: bool):
 def test_a_write_to_the_dead_lands_nowhere():
     pair = Pair(SLOW)
     pair.post()
-    pair.world.restarts.restart("d0", 1_000)
+    pair.world.epochs.restart("d0", 1_000)
     pair.world.run()
     assert pair.landed() == 0
     assert pair.world.node("d0", RankId(0)).memory.block(LAYER, PageId(0))[0] == 0
@@ -228,8 +227,8 @@ def test_a_group_that_was_restarted_is_met_as_another_incarnation(group: str):
     pair = Pair()
     other = pair.decode if group == "p0" else pair.prefill
     pair.heard.clear()
-    pair.world.restarts.restart(group, 5_000)
-    pair.world.restarts.restart(group, 5_000)  # it is gone already
+    pair.world.epochs.restart(group, 5_000)
+    pair.world.epochs.restart(group, 5_000)  # it is gone already
     pair.world.run()
     assert pair.met()
     assert sorted(map(str, pair.hears(other, PeerLost))) == [str(PeerLost(group, RankId(rank))) for rank in (0, 1)]
@@ -242,7 +241,7 @@ def test_a_group_that_was_restarted_is_met_as_another_incarnation(group: str):
 def test_a_request_of_a_group_that_ends_is_lost_and_the_next_one_is_served(group: str):
     pair = Pair()
     pair.world.router.submit(WORK, PAIR)
-    pair.world.clock.after(1_500, lambda: pair.world.restarts.restart(group, 5_000))
+    pair.world.clock.after(1_500, lambda: pair.world.epochs.restart(group, 5_000))
     pair.world.run()
     assert pair.world.client.answer(ROOM).ended in (Reason.GROUP_LOST, Reason.TRANSFER_FAILED), "whoever noticed first"
     pair.world.check_at_rest()
@@ -260,7 +259,7 @@ def test_what_decode_has_begun_does_not_need_prefill():
     answer = pair.world.client.answer(ROOM)
     while answer.needs("p0"):
         assert pair.world.clock.advance()
-    pair.world.restarts.restart("p0", 5_000)
+    pair.world.epochs.restart("p0", 5_000)
     pair.world.run()
     assert answer.ended is Reason.LENGTH
     pair.world.client.check()
@@ -269,7 +268,7 @@ def test_what_decode_has_begun_does_not_need_prefill():
 
 def test_a_group_that_is_away_is_sent_nothing():
     pair = Pair()
-    pair.world.restarts.restart("d0", 50_000)
+    pair.world.epochs.restart("d0", 50_000)
     pair.world.clock.after(20_000, lambda: pair.world.router.submit(WORK, PAIR))
     pair.world.clock.after(90_000, lambda: pair.world.router.submit(WORK, PAIR))  # a duplicate
     pair.world.run()

@@ -4,6 +4,7 @@ The numbers are those of the scenario list. Every run ends with the same oracle:
 rank, one right answer per request, nothing left on any rank.
 """
 
+import random
 from collections import deque
 from collections.abc import Callable
 from itertools import pairwise
@@ -14,14 +15,15 @@ import pytest
 from decode.intake import State
 from tandem.core.config import Group, Limits, RoleName, split_layers
 from tandem.core.effects import Effect, Observe
-from tandem.core.events import Combined, Event, PeerLost, PeerOpened
+from tandem.core.events import Combined, Compiled, Event, PeerLost, PeerOpened
 from tandem.core.ids import LEADER, RankId, RequestId, Room
-from tandem.core.inputs import Control, FirstToken, Frame, Order
+from tandem.core.inputs import Control, FirstToken, Frame, Kind, Order, Verdict
 from tandem.core.messages import Cancel, Fact, Progress
-from tandem.core.plan import Plan
+from tandem.core.plan import Note, Plan
 from tandem.core.requests import Reason, Sampling, Work, pages_for
 from tandem.core.scheduler import Scheduler
-from tandem.sim.case import LAYERS, PAIR
+from tandem.engine.grammar import JSON_OBJECT
+from tandem.sim.case import BAD_GRAMMAR, LAYERS, PAIR
 from tandem.sim.client import Client
 from tandem.sim.clock import Action, Clock
 from tandem.sim.faults import Fault
@@ -191,6 +193,54 @@ def test_s06_the_kv_is_everywhere_before_the_first_token(size: int):
     assert len(set(digests(run, "d0"))) == 1
     held.release()
     assert run.ended() == {1: Reason.LENGTH}
+
+
+def compiled(run: Run, group: str) -> list[list[Room]]:
+    """In which order each rank was told that grammars are compiled."""
+    orders: list[list[Room]] = []
+    for node in run.ranks(group):
+        order: list[Room] = []
+        orders.append(order)
+        on_verdict = node.rank.scheduler.role.on_verdict
+
+        def note(verdict: Verdict, on_verdict=on_verdict, order=order) -> list[Note]:
+            order.extend([verdict.room] if verdict.kind is Kind.COMPILED else [])
+            notes: list[Note] = on_verdict(verdict)
+            return notes
+
+        node.rank.scheduler.role.on_verdict = note  # type: ignore[method-assign]
+    return orders
+
+
+def test_s07_grammars_become_ready_in_any_order(size: int):
+    """Every rank queues the eight in the order of the frames, whenever its own copy is ready: and rank 0 says when."""
+    run = Run(size, size, limits=msgspec.structs.replace(LIMITS, num_pages=8))
+    rng = random.Random(7)
+    for node in run.world.nodes:
+        node.compiling.put = lambda job, node=node: run.world.clock.after(  # type: ignore[method-assign]
+            rng.randrange(50_000), lambda: node.on(Compiled(job.room, ok=True))
+        )
+    orders = {group: compiled(run, group) for group in PAIR}
+    works = [msgspec.structs.replace(work(number), grammar=JSON_OBJECT) for number in range(1, 9)]
+    run.submit(*works)
+    assert set(run.ended().values()) == {Reason.LENGTH}
+    for told in orders.values():
+        assert all(order == told[0] for order in told)
+        assert sorted(told[0]) == [each.room for each in works] != told[0]
+    assert orders["p0"][0] != orders["d0"][0]
+
+
+@pytest.mark.parametrize("late", PAIR)
+def test_s07_a_bad_grammar_ends_its_request_alone(size: int, late: str):
+    """Either group may be the first to find out; the other one is told."""
+    run = Run(2, size)
+    head = run.head(late)
+    put = head.compiling.put
+    head.compiling.put = lambda job: run.world.clock.after(1_000_000, lambda: put(job))  # type: ignore[method-assign]
+    run.submit(work(1), msgspec.structs.replace(work(2), grammar=BAD_GRAMMAR), work(3))
+    run.until(lambda: run.client.answer(work(2).room).ended is not None)
+    assert run.world.clock.now_us < 1_000_000, "the other group has not found out yet"
+    assert run.ended() == {1: Reason.LENGTH, 2: Reason.BAD_GRAMMAR, 3: Reason.LENGTH}
 
 
 def test_s08_only_rank_0s_clock_ends_a_request(size: int):

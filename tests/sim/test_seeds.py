@@ -22,7 +22,7 @@ class Kept(msgspec.Struct, forbid_unknown_fields=True):
     only: tuple[int, ...] | None = None
     without: tuple[Fault, ...] = ()
     ranks: tuple[int, int] | None = None
-    pairs: int = 1
+    pairs: int | None = None
     needs: tuple[Fault, ...] = ()  # kinds that must act, for the same reason
 
     @property

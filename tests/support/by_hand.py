@@ -14,49 +14,51 @@ from pathlib import Path
 from typing import Any
 
 import redis
-from cluster import State
-from waiting import eventually
+from cluster import State, state_at
+from ports import free_ports
+from waiting import DEADLINE_S, eventually
 
 from tandem.core.ids import RankId
 from tandem.core.members import Member
 from tandem.runtime.embedded import EmbeddedRegistry
-from tandem.runtime.registry import Registry
+from tandem.runtime.entries import Entries
+from tandem.runtime.peer_list import PeerList, places_of
+from tandem.runtime.registry import Directory, Registry
 
 CLUSTER = "by-hand"
 SECRET = b"a secret of this cluster"
 ENTRY = (sys.executable, "-P", "-m", "tandem.cli")
 ROLES = {"p": "prefill", "d": "decode", "c": "colocated"}
 READY = "READY "
-ANSWER_S = 10.0
-LONG_S = 60.0
+LONG_S = DEADLINE_S
 
 
 class ByHand:
     """Like `Cluster`, for those who ask it for answers; `start("p0.1")` starts a rank, also one that has died.
 
-    `entry` is what runs instead of the `tandem` command, for all ranks.
+    `entry` is what runs instead of the `tandem` command, for all ranks. With `peers`, the names of all ranks, there is
+    no registry: they ask each other.
     """
 
-    def __init__(self, *arguments: str, size: int = 2, entry: Sequence[str] = ENTRY) -> None:
+    def __init__(self, *arguments: str, size: int = 2, entry: Sequence[str] = ENTRY, peers: Sequence[str] = ()) -> None:
         self.url = self.admin_url = ""
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._arguments = arguments
-        self._size = size
+        self.size = size
         self._entry = entry
+        self._ports = dict(zip(peers, free_ports(len(peers)), strict=True))
         self._undo = contextlib.ExitStack()
 
     def __enter__(self) -> "ByHand":
         shm = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
         self.folder = Path(self._undo.enter_context(tempfile.TemporaryDirectory(prefix="tandem-", dir=shm)))
         self.dumps = self.folder / "dumps"
-        registry = EmbeddedRegistry(self.folder / "registry")
-        self._undo.callback(registry.stop)
         secret = self.folder / "secret"
         secret.write_bytes(SECRET)
         secret.chmod(0o600)
-        self._common = [f"--registry-url={registry.url}", f"--cluster-secret-file={secret}", f"--cluster={CLUSTER}"]
-        self._registry = Registry(registry.url, CLUSTER, SECRET)
-        self._undo.callback(self._registry.close)
+        found_by = self._peers() if self._ports else self._begin_registry()
+        self._common = [found_by, f"--cluster-secret-file={secret}", f"--cluster={CLUSTER}"]
+        self._undo.callback(self._directory.close)
         self._undo.callback(self._kill_all)
         return self
 
@@ -65,13 +67,25 @@ class ByHand:
             print(self.stderr(), file=sys.stderr)
         self._undo.close()
 
+    def _begin_registry(self) -> str:
+        registry = EmbeddedRegistry(self.folder / "registry")
+        self._undo.callback(registry.stop)
+        self._directory: Directory = Registry(registry.url, CLUSTER, SECRET)
+        return f"--registry-url={registry.url}"
+
+    def _peers(self) -> str:
+        peers = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        self._directory = PeerList(places_of(peers), Entries(CLUSTER, SECRET))
+        return f"--peers={peers}"
+
     # processes
 
     def start(self, *names: str, more: Sequence[str] = ()) -> None:
         """Start these ranks, with more arguments than all others have."""
         for name in names:
             group, _, rank = name.partition(".")
-            flags = [f"--group={group}", f"--rank={rank}", f"--pp-size={self._size}", f"--run-dir={self.folder}"]
+            flags = [f"--group={group}", f"--rank={rank}", f"--pp-size={self.size}", f"--run-dir={self.folder}"]
+            flags.append(f"--http-port={self._ports.get(name, 0)}")
             command = [*self._entry, ROLES[group[0]], *flags, f"--dump-dir={self.dumps}", *self._common]
             with open(self.folder / f"{name}.log", "ab") as log:
                 self.processes[name] = subprocess.Popen(
@@ -120,11 +134,11 @@ class ByHand:
         return "".join(self.log(path.stem) for path in sorted(self.folder.glob("*.log")))
 
     def members(self) -> dict[str, Member]:
-        """What the registry holds, by name; on a busy machine its server may need a while."""
+        """Who is there, by name; on a busy machine a registry may need a while."""
 
         def read() -> list[list[Member]]:
             with contextlib.suppress(redis.RedisError):
-                return [self._registry.members()]
+                return [self._directory.members()]
             return []
 
         (found,) = eventually(read, "the registry answers")
@@ -132,14 +146,13 @@ class ByHand:
 
     def state(self, name: str) -> State:
         """GET /state of one rank."""
-        _, state = self.get(name, "/state")
-        return state
+        return eventually(lambda: state_at(self.members()[name].http), f"{name} gets round to telling its state")
 
     def get(self, name: str, path: str) -> tuple[int, State]:
         """GET a path of a rank's own port."""
         port = self.members()[name].http
         try:
-            with urllib.request.urlopen(f"http://{port}{path}", timeout=ANSWER_S) as answer:
+            with urllib.request.urlopen(f"http://{port}{path}", timeout=DEADLINE_S) as answer:
                 return answer.status, json.load(answer)
         except urllib.error.HTTPError as error:
             with error:
@@ -147,7 +160,7 @@ class ByHand:
 
     def formed(self, *groups: str, above: int = 0) -> int:
         """Wait until all ranks of these groups serve in an epoch above this one; the highest of them."""
-        names = [f"{group}.{RankId(rank)}" for group in groups for rank in range(self._size)]
+        names = [f"{group}.{RankId(rank)}" for group in groups for rank in range(self.size)]
 
         def epochs() -> list[int]:
             members = self.members()
@@ -168,7 +181,7 @@ class ByHand:
 
     def workers(self) -> list[State]:
         """The groups, as the router knows them."""
-        with urllib.request.urlopen(f"{self.admin_url}/workers", timeout=ANSWER_S) as answer:
+        with urllib.request.urlopen(f"{self.admin_url}/workers", timeout=DEADLINE_S) as answer:
             return list(json.load(answer)["workers"])
 
     def dumped(self) -> list[Path]:
@@ -185,7 +198,7 @@ class ByHand:
 def pair(*arguments: str, **how: Any) -> Iterator[ByHand]:
     """A prefill and a decode group and a router, that serve."""
     with ByHand(*arguments, **how) as cluster:
-        cluster.start("p0.0", "p0.1", "d0.0", "d0.1")
+        cluster.start(*(f"{group}.{rank}" for group in ("p0", "d0") for rank in range(cluster.size)))
         cluster.start_router()
         cluster.formed("p0", "d0")
         cluster.usable()

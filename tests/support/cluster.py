@@ -4,16 +4,20 @@ import json
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+
+from waiting import DEADLINE_S, eventually
 
 import bench.cluster
 
 State = dict[str, Any]
 
 LOOK_S = 0.02
-ANSWER_S = 10.0
+BUSY = 503
+"""A rank's status where its loop did not get round to answering."""
 DUMPS = Path(tempfile.gettempdir()) / "tandem-test-dumps"
 
 
@@ -32,10 +36,9 @@ class Cluster(bench.cluster.Cluster):
 
     def state(self, name: str) -> State:
         """GET /state of one rank."""
-        with urllib.request.urlopen(f"http://{self.http[name]}/state", timeout=ANSWER_S) as answer:
-            return json.load(answer)
+        return eventually(lambda: state_at(self.http[name]), f"{name} gets round to telling its state")
 
-    def at_rest(self, deadline_s: float = 60.0) -> dict[str, State]:
+    def at_rest(self, deadline_s: float = DEADLINE_S) -> dict[str, State]:
         """Wait until nothing is in flight on any rank and every page is back; fails with what is still held."""
         until = time.monotonic() + deadline_s
         while True:
@@ -45,6 +48,18 @@ class Cluster(bench.cluster.Cluster):
                 return states
             assert time.monotonic() < until, f"not at rest after {deadline_s:g} s: {held}\n{self.stderr()}"
             threading.Event().wait(LOOK_S)
+
+
+def state_at(address: str) -> State | None:
+    """GET /state of a rank; none where its loop is too busy to tell it."""
+    try:
+        with urllib.request.urlopen(f"http://{address}/state", timeout=DEADLINE_S) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        if error.code != BUSY:
+            raise
+        error.close()
+        return None
 
 
 def held_by(state: State) -> State:

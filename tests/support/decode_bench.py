@@ -1,5 +1,7 @@
 """A decode role with what a scheduler does around it, one input at a time."""
 
+from typing import Any
+
 from decode.role import DecodeRole
 from tandem.core.config import Limits
 from tandem.core.ids import NO_SLOT, RequestId, Room, Slot
@@ -7,7 +9,8 @@ from tandem.core.inputs import Abort, FirstToken, Kind, Submit, Verdict
 from tandem.core.plan import Ask, Note, Question, Row
 from tandem.core.requests import Reason, Sampling, Work
 
-LIMITS = Limits(page_size=4, num_pages=8, context=64)
+GREEDY = Sampling()
+LIMITS = Limits(page_size=4, num_pages=8, context=64, slot_rows=1)
 
 
 def room(number: int) -> Room:
@@ -45,10 +48,12 @@ class Bench:
         priority: int = 0,
         tokens: tuple[int, ...] | None = None,
         salt: str = "",
+        sampling: Sampling = GREEDY,
+        **more: Any,
     ) -> list[Note]:
         """Different requests have different prompts, unless `tokens` says what to ask."""
         content = tokens if tokens is not None else tuple(range(100 * number, 100 * number + prompt))
-        work = Work(room(number), content, max_tokens, (0,), Sampling(), "p0", priority, salt)
+        work = Work(room(number), content, max_tokens, (0,), sampling, "p0", priority, salt, **more)
         return self._noted(self.role.on_submit(Submit(work, remaining_ms), now_ms))
 
     def asks(self, slot: int = NO_SLOT, now_ms: int = 0) -> list[Ask]:

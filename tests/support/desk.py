@@ -1,11 +1,14 @@
 """The router's book of requests with a clock that the test moves, and a list in the place of sockets."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from router.attempt import Attempt
+from router.breakers import Key
+from router.budget import unlimited
 from router.errors import ApiError
 from router.exchange import Exchange
 from router.placement import Route
+from router.reader import Reader
 from router.requests import Requests
 from router.stream import Failed, Stream
 from tandem.core.config import Group, Limits, RoleName
@@ -50,6 +53,9 @@ class Letters:
     def push(self, token: int) -> str:
         return chr(token)
 
+    def push_all(self, tokens: Sequence[int]) -> str:
+        return "".join(map(chr, tokens))
+
     def finish(self) -> str:
         return ""
 
@@ -57,6 +63,19 @@ class Letters:
 def head(role: RoleName, name: str, incarnation: int | None = None) -> Member:
     known = int.from_bytes(name.encode()) if incarnation is None else incarnation
     return Member(Group(role, name, (1,)), RankId(0), known, 1, "h", "f", "m", "", "", "", Limits())
+
+
+class Unwatched:
+    """Fits Journeys: nobody wants to know."""
+
+    def sent(self, attempt: Attempt) -> None:
+        """See Journeys."""
+
+    def computed(self, room: Room) -> None:
+        """See Journeys."""
+
+    def ended(self, attempt: Attempt, faulty: Key, *, well: bool) -> None:
+        """See Journeys."""
 
 
 PAIR = Route((head(RoleName.PREFILL, "p0"), head(RoleName.DECODE, "d0")))
@@ -74,15 +93,19 @@ class Desk:
         streaming: bool = True,
         timer_scale: float = 1.0,
         route: Route = PAIR,
+        sampling: Sampling = Sampling(),  # noqa: B008  it is frozen
     ) -> None:
         self.clock = Clock()
         self.sent: list[tuple[str, object]] = []
         self.full: set[str] = set()
-        self.book = Requests(self._send, self._again, self.clock, 600.0, timer_scale)
+        self.book = Requests(
+            self._send, self._again, self.clock, 600.0, timer_scale, journeys=Unwatched(), budget=unlimited()
+        )
         self.room = Room(RequestId(7), 1)
         self.route = route
         self.without: list[str] = []
-        self.exchange = self.open(self.room, max_tokens, stops, streaming)
+        self.doubted: dict[str, int] = {}
+        self.exchange = self.open(self.room, max_tokens, stops, streaming, sampling)
 
     def open(
         self,
@@ -94,10 +117,10 @@ class Desk:
     ) -> Exchange:
         work = Work(room, (1, 2), max_tokens, (256,), sampling, None)
         stream = Stream(Attempt(work, self.route), 10**6, Letters(), stops)
-        return self.book.open(stream, deadline=700.0, streaming=streaming)
+        return self.book.open(stream, deadline=700.0, reader=Reader(streaming=streaming))
 
-    def _again(self, before: Route, work: Work, without: list[str]) -> Route:
-        self.without = list(without)
+    def _again(self, before: Route, work: Work, without: list[str], doubted: Mapping[str, int]) -> Route:
+        self.without, self.doubted = list(without), dict(doubted)
         if self.route is None or any(name in without for name in self.route.names):
             raise ApiError(503, "no_decode", "nobody is there")
         return self.route

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 import zmq
+from waiting import stop_still
 
 from kvtransfer.edges import Edges
 from kvtransfer.peer_link import PeerLink
@@ -132,8 +133,7 @@ class Rank:
 
     def pause(self) -> None:
         """All of its threads, wherever they are."""
-        self.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        stop_still(self.process.pid)
 
     def go_on(self) -> None:
         self.process.send_signal(signal.SIGCONT)

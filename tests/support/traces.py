@@ -1,13 +1,18 @@
 """What a cluster remembers of a request: asked of the router's admin port."""
 
+import io
+import urllib.error
 import urllib.request
 from typing import Any
 
 import msgspec
 from cluster import Cluster
-from waiting import DEADLINE_S
+from waiting import DEADLINE_S, eventually
 
 from tandem.runtime.history import Attempt, Transfer
+
+LATE = "did not answer within"
+"""What the router says of a rank, or a rank of its loop, that had no time."""
 
 
 def get(cluster: Cluster, path: str) -> bytes:
@@ -18,8 +23,20 @@ def get(cluster: Cluster, path: str) -> bytes:
 
 
 def traced(cluster: Cluster, request_id: str) -> Transfer:
-    """All of its attempts, as all ranks tell of them."""
-    return msgspec.json.decode(get(cluster, f"/transfers/{request_id}"), type=Transfer)
+    """All of its attempts, as all ranks tell of them: where one did not answer in time, they are asked again."""
+    return eventually(lambda: told_by_all(cluster, request_id), f"all ranks tell of {request_id}")
+
+
+def told_by_all(cluster: Cluster, request_id: str) -> Transfer | None:
+    try:
+        told = msgspec.json.decode(get(cluster, f"/transfers/{request_id}"), type=Transfer)
+    except urllib.error.HTTPError as error:
+        with error:
+            body = error.read()
+        if LATE in body.decode():
+            return None
+        raise urllib.error.HTTPError(error.url, error.code, error.msg, error.headers, io.BytesIO(body)) from None
+    return None if any(LATE in cause for cause in told.silent.values()) else told
 
 
 def entries(attempt: Attempt, kind: type[Any]) -> list[Any]:

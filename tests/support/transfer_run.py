@@ -1,4 +1,4 @@
-"""Prefill groups and one decode group in virtual time, with the router's oracle: for scenarios of transfers."""
+"""Prefill and decode groups in virtual time, with the router's oracle: for scenarios of transfers."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ def work(number: int, prompt: int = 30, max_tokens: int = 4) -> Work:
 
 
 class Run:
-    """Prefill groups p0, p1, ... and one decode group, with these layers per rank, and the router's oracle."""
+    """Groups p0, p1, ... and d0, d1, ..., with these layers per rank, and the router's oracle."""
 
     def __init__(
         self,
@@ -39,9 +39,10 @@ class Run:
         limits: Limits = LIMITS,
         pace: Pace | None = None,
         prefills: int = 1,
+        decodes: int = 1,
     ) -> None:
         groups = [Group(RoleName.PREFILL, f"p{number}", prefill) for number in range(prefills)]
-        groups.append(Group(RoleName.DECODE, "d0", decode))
+        groups += [Group(RoleName.DECODE, f"d{number}", decode) for number in range(decodes)]
         self.client = Client(content_of)
         self.world = World(7, Cluster(tuple(groups), limits, pace or Pace()), build_engine, self.client)
         self.limits = limits

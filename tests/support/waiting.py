@@ -1,5 +1,7 @@
 """Waiting for what must come true; nothing here knows of clusters."""
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -16,3 +18,9 @@ def eventually(condition: Callable[[], Any], what: str = "the condition", deadli
         assert time.monotonic() < until, f"not in {deadline_s:g} s: {what}"
         threading.Event().wait(LOOK_S)
     return value
+
+
+def stop_still(pid: int) -> None:
+    """SIGSTOP to a child of ours, and wait until it stands still, with all of its threads."""
+    os.kill(pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)

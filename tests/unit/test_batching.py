@@ -14,10 +14,10 @@ SIZE = 4
 class Bench:
     """Batches over a pool, with requests that are admitted in the order of `admit`."""
 
-    def __init__(self, slots: int, pages: int) -> None:
+    def __init__(self, slots: int, pages: int, slot_rows: int = 1) -> None:
         self.pool = PagePool(pages, SIZE)
         self.budget = Budget()
-        self.batches: Batches[Intake] = Batches(slots, self.pool, self.budget)
+        self.batches: Batches[Intake] = Batches(slots, self.pool, self.budget, slot_rows)
         self.admitted: list[Intake] = []
 
     def admit(self, number: int, prompt: int = SIZE - 1, max_tokens: int = 20, joins: bool = True) -> Intake:
@@ -51,6 +51,63 @@ def test_newcomers_go_where_the_fewest_run():
     requests = [bench.admit(number) for number in range(5)]
     bench.plan(1)
     assert [request.slot for request in requests] == [1, 0, 2, 1, 0]
+
+
+def test_few_requests_share_a_slot_and_the_next_one_is_begun_when_it_is_full():
+    bench = Bench(slots=3, pages=64, slot_rows=2)
+    requests = [bench.admit(number) for number in range(8)]
+    bench.plan(1)
+    assert [request.slot for request in requests] == [1, 1, 0, 0, 2, 2, 1, 0]
+
+
+def test_a_newcomer_joins_the_slot_that_lacks_the_least():
+    bench = Bench(slots=2, pages=64, slot_rows=3)
+    requests = [bench.admit(number) for number in range(5)]
+    assert bench.plan(0) == [0, 1, 2]
+    assert bench.plan(1) == [3, 4]
+    bench.gone(requests[0])
+    bench.gone(requests[1])
+    newcomer = bench.admit(5)
+    bench.plan(NO_SLOT)
+    assert newcomer.slot == 1
+
+
+def test_slots_that_fit_into_one_are_joined_once_others_have_left():
+    bench = Bench(slots=3, pages=64, slot_rows=3)
+    requests = [bench.admit(number) for number in range(6)]
+    assert bench.plan(0) == [0, 1, 2]
+    assert bench.plan(1) == [3, 4, 5]
+    bench.returned(*requests[:3])
+    bench.gone(requests[0])
+    assert bench.plan(0) == [1, 2], "they do not fit"
+    bench.returned(*requests[1:])
+    bench.gone(requests[4])
+    bench.gone(requests[5])
+    assert bench.plan(0) == [], "they wait for the other slot, whose weights are read anyway"
+    assert bench.batches.next_slot(Slot(0), set()) == (1, True)
+    assert bench.plan(1) == [1, 2, 3], "in the order of admission"
+    assert [request.slot for request in requests[1:4]] == [1, 1, 1]
+
+
+def test_a_slot_is_not_joined_to_an_empty_one():
+    bench = Bench(slots=2, pages=64, slot_rows=4)
+    request = bench.admit(1)
+    for _ in range(3):
+        assert bench.plan(1) == [1]
+        bench.returned(request)
+
+
+def test_who_waits_for_pages_goes_over_with_its_slot():
+    bench = Bench(slots=2, pages=3, slot_rows=2)
+    first, second, third = (bench.admit(number, prompt=SIZE, max_tokens=5) for number in (1, 2, 3))
+    assert bench.plan(0) == []
+    assert bench.plan(1) == []
+    bench.batches.leave(first)
+    assert bench.plan(0) == []
+    assert second.slot == third.slot == 1
+    assert bench.batches.blocked() == [second, third]
+    bench.gone(first)
+    assert bench.plan(1) == [2]
 
 
 def test_among_equals_the_slot_that_runs_now_gets_the_newcomer():

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from odd_limits import ODD_LIMITS
 
 from tandem import cli
 from tandem.core.commands import (
@@ -20,7 +21,7 @@ from tandem.core.commands import (
     router_options,
     topology_options,
 )
-from tandem.core.config import Group, Limits, RankOptions, RoleName, RouterOptions, Topology
+from tandem.core.config import Frontend, Group, Limits, RankOptions, RoleName, RouterOptions, Topology
 from tandem.core.ids import RankId
 
 FAKE = "fake:8"
@@ -43,24 +44,14 @@ ODD = RankOptions(
     rank=RankId(2),
     model=FAKE,
     served_model_name="--help",
-    limits=Limits(
-        page_size=1,
-        num_pages=7,
-        chunked_prefill_size=33,
-        max_prefill_tokens=65,
-        async_depth=2,
-        max_rooms=3,
-        host_pages=0,
-        prefix_cache=False,
-        dynamic_chunking=True,
-        transfer_consensus="ring",
-        quiesce_ms=105,
-        checksum_sample=3,
-    ),
+    limits=ODD_LIMITS,
     registry_url="rediss://user:p%20w@[::1]:6380/0?x=1",
+    peers="a:1,[::1]:2",
     run_dir="/run/ä b",
     bind="fe80::1%eth0",
     dtype="bfloat16",
+    engine="flashinfer",
+    hidden_link="nccl",
     threads=3,
     secret_file="-secret",
     http_host="::",
@@ -83,13 +74,29 @@ ODD_ROUTER = RouterOptions(
     model=FAKE,
     served_model_name="a b",
     registry_url="redis://:password@h",
+    peers="a:1",
     host="::1",
     port=0,
     admin_host="0.0.0.0",
     admin_port=9,
     secret_file="=",
-    request_timeout_s=1 / 3,
-    max_concurrent_requests=1,
+    frontend=Frontend(
+        policy="round_robin",
+        max_concurrent_requests=1,
+        queue_size=0,
+        queue_timeout_secs=1 / 7,
+        request_timeout_secs=1 / 3,
+        retry_max_retries=0,
+        cb_failure_threshold=1,
+        cb_timeout_duration_secs=2.5,
+        max_payload_size=1024,
+        api_keys_file="/k k",
+        tls_cert_path="-c",
+        tls_key_path="k",
+        otlp_traces_endpoint="http://h:4318/v1/traces",
+    ),
+    api_key="a secret of clients",
+    admin_api_key="a secret of operators",
     drain_s=0.0,
     timer_scale=0.1 + 0.2,
     supervised=True,
@@ -122,7 +129,8 @@ def reads(parsed: Callable[[list[str]], object], monkeypatch: pytest.MonkeyPatch
 
     def read(options: RankOptions | RouterOptions) -> object:
         arguments = rank_arguments(options) if isinstance(options, RankOptions) else router_arguments(options)
-        assert not any(options.registry_url in word for word in arguments), "everyone can read a command line"
+        secrets = [options.registry_url, *(getattr(options, name, "") for name in ("api_key", "admin_api_key"))]
+        assert not any(secret in word for secret in secrets if secret for word in arguments), "everyone can read them"
         with monkeypatch.context() as patch:
             for name, value in environment(options).items():
                 patch.setenv(name, value)
@@ -141,7 +149,10 @@ def test_a_router_reads_what_was_written_for_it(reads, options):
     assert reads(options) == options
 
 
-@pytest.mark.parametrize(("plain", "odd"), [(PLAIN, ODD), (PLAIN.limits, ODD.limits), (ROUTER, ODD_ROUTER)])
+PAIRS = [(PLAIN, ODD), (PLAIN.limits, ODD.limits), (ROUTER, ODD_ROUTER), (ROUTER.frontend, ODD_ROUTER.frontend)]
+
+
+@pytest.mark.parametrize(("plain", "odd"), PAIRS)
 def test_the_odd_values_differ_in_every_field(plain, odd):
     only_one = {"model", "context"}  # one value is all there is, or all that is tried
     fields = set(plain.__struct_fields__) - only_one
@@ -157,10 +168,16 @@ def test_what_is_not_on_the_command_line_has_the_default_of_the_options(parsed):
 
 def test_every_process_of_a_topology_gets_its_own_options(reads):
     groups = (Group(RoleName.PREFILL, "p0", (8,)), Group(RoleName.DECODE, "d0", (3, 5)))
-    topology = Topology(
-        cluster="c", model=FAKE, groups=groups, limits=Limits(page_size=4), port=0, max_concurrent_requests=9
+    limits, frontend = Limits(page_size=4), Frontend(max_concurrent_requests=9)
+    topology = Topology(cluster="c", model=FAKE, groups=groups, limits=limits, port=0, frontend=frontend)
+    start = StartOptions(
+        served_model_name="m",
+        registry_url="redis://h",
+        run_dir="/r",
+        secret_file="/s",
+        threads=2,
+        api_key="a client's key",
     )
-    start = StartOptions(served_model_name="m", registry_url="redis://h", run_dir="/r", secret_file="/s", threads=2)
     ranks = topology_options(topology, start)
     assert [(each.group.name, each.rank) for each in ranks] == [("p0", 0), ("d0", 0), ("d0", 1)]
     assert [reads(each) for each in ranks] == ranks
@@ -170,7 +187,7 @@ def test_every_process_of_a_topology_gets_its_own_options(reads):
 
 
 HUGE = 10**30
-PLACES = "--registry-url r --run-dir /r --cluster-secret-file /dev/null"
+PLACES = "--registry-url r --run-dir /tmp --cluster-secret-file /dev/null"
 DECODE = f"decode --group d0 --rank 0 --pp-size 1 {PLACES} --model fake:8"
 REFUSED = [
     ("upp", ["'upp'", "'up'"]),
@@ -230,6 +247,7 @@ REFUSED = [
     ("doctor --transport-device mlx5_0", ["--transport-device is 'mlx5_0'", "--transport-protocol rdma"]),
     (f"{DECODE} --record-dir /proc/no", ["--record-dir is '/proc/no'", "No such file"]),
     (f"{DECODE} --dump-dir /proc", ["--dump-dir is '/proc'"]),
+    (f"{DECODE} --run-dir /proc/no", ["--run-dir is '/proc/no'", "No such file"]),
     (f"{DECODE} --transport-fallback tcp", ["--transport-fallback is tcp", "--transport-protocol rdma"]),
     (f"decode --group p/0 --rank 0 --pp-size 1 {PLACES} --model fake:8", ["--group is 'p/0'", "letters, digits"]),
     (f"decode --group= --rank 0 --pp-size 1 {PLACES} --model fake:8", ["--group is ''"]),
@@ -242,14 +260,32 @@ REFUSED = [
     ("up --page-size", ["'--page-size' requires an argument", "tandem up --help"]),
     ("control", ["Missing argument 'order'", "pause", "tandem control --help"]),
     ("kv", ["Missing command", "tandem kv --help"]),
+    (
+        "router --registry-url r --cluster-secret-file /dev/null --tls-cert-path c",
+        ["--tls-cert-path", "--tls-key-path"],
+    ),
+    ("up --tls-key-path k", ["--tls-key-path needs --tls-cert-path"]),
+    ("up --api-keys-file /no", ["--api-keys-file is '/no'"]),
+    ("up --otlp-traces-endpoint h:4318", ["--otlp-traces-endpoint is 'h:4318'", "http://HOST:4318/v1/traces"]),
+    ("up --policy best", ["--policy", "'best'"]),
     ("router --registry-url redis://h --cluster-secret-file /no", ["--cluster-secret-file", "/no"]),
-    ("router --registry-url r --cluster-secret-file /s --request-timeout inf", ["--request-timeout is 'inf'", "86400"]),
-    ("control explode --group p0 --admin-url http://127.0.0.1:1", ["'explode'", "drain"]),
+    (
+        "router --registry-url r --cluster-secret-file /s --request-timeout-secs inf",
+        ["--request-timeout-secs is 'inf'", "86400"],
+    ),
+    ("control explode --group p0 --admin-url http://127.0.0.1:1", ["'order': 'explode'", "drain"]),
     ("control drain --group p0 --admin-url http://127.0.0.1:1", ["--admin-url is 'http://127.0.0.1:1'", "refused"]),
     ("control drain --group p0 --admin-url nonsense", ["--admin-url is 'nonsense'"]),
     ("trace 1 --admin-url http://127.0.0.1:1", ["--admin-url is 'http://127.0.0.1:1'", "refused"]),
     ("trace 1 --admin-url nonsense", ["--admin-url is 'nonsense'"]),
     ("trace 1", ["--admin-url", "tandem trace --help"]),
+    ("status --admin-url http://127.0.0.1:1", ["--admin-url is 'http://127.0.0.1:1'", "refused"]),
+    ("status", ["--admin-url", "tandem status --help"]),
+    ("top --once --admin-url http://127.0.0.1:1", ["--admin-url is 'http://127.0.0.1:1'", "refused"]),
+    ("top --interval 0 --admin-url http://127.0.0.1:1", ["--interval is '0'", "0.2"]),
+    ("drain p0 --admin-url http://127.0.0.1:1", ["--admin-url is 'http://127.0.0.1:1'", "refused"]),
+    ("drain '' --admin-url http://127.0.0.1:1", ["group is ''"]),
+    ("control release --group p0 --admin-url http://127.0.0.1:1", ["'release'", "pause", "drain"]),
     ("generate hi --max-tokens 0", ["--max-tokens", "'0'"]),
     ("generate hi --model fake:8 --max-tokens 9000", ["--max-tokens is 9000", "8192"]),
     (f"generate hi --threads {HUGE}", [f"--threads is '{HUGE}'"]),
@@ -295,6 +331,26 @@ def test_help_is_on_standard_output(capsys, arguments):
     output = capsys.readouterr()
     assert output.err == ""
     assert "Usage: tandem" in output.out
+
+
+@pytest.mark.parametrize("command", ["up", "router", "decode"])
+def test_help_can_be_read_where_lines_have_80_columns(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert cli.run([command, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("--retry-max-retries" in line or "--max-prefill-tokens" in line for line in lines), "names are whole"
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(capsys, monkeypatch):
+    import tandem.status
+
+    def interrupted(*given: object, **more: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tandem.status, "status", interrupted)
+    assert cli.run(["status", "--admin-url", "http://127.0.0.1:1"]) == 130
+    assert "Traceback" not in capsys.readouterr().err
 
 
 def test_the_benchmarks_are_listed(capsys):
@@ -359,17 +415,33 @@ def test_the_command_itself_imports_only_words():
     assert found.stdout.strip() == "[]"
 
 
-def test_no_process_of_a_cluster_has_the_password_of_its_registry_on_its_command_line():
+def test_a_key_of_this_shell_is_none_of_a_cluster_that_is_not_told_it(parsed, monkeypatch):
+    monkeypatch.setenv("TANDEM_ADMIN_API_KEY", "of another cluster")
+    for name, value in environment(ROUTER).items():
+        monkeypatch.setenv(name, value)
+    assert parsed(router_arguments(ROUTER)) == ROUTER
+
+
+def test_no_process_of_a_cluster_has_a_secret_on_its_command_line():
     from tandem.local.cluster import commands_of
 
     groups = (Group(RoleName.PREFILL, "p0", (8,)), Group(RoleName.DECODE, "d0", (8,)))
     topology = Topology(cluster="c", model=FAKE, groups=groups, limits=Limits())
-    start = StartOptions(served_model_name="m", registry_url="redis://:secret@h", run_dir="/r", secret_file="/s")
+    start = StartOptions(
+        served_model_name="m",
+        registry_url="redis://:secret@h",
+        run_dir="/r",
+        secret_file="/s",
+        api_key="a key",
+        admin_api_key="an admin's",
+    )
     commands = commands_of(topology, start)
     assert [command.name for command in commands] == ["p0.0", "d0.0", "router"]
     for command in commands:
-        assert "secret@h" not in " ".join(command.arguments)
+        assert not [word for word in command.arguments if "secret@h" in word or "a key" in word or "an admin" in word]
         assert command.environment["TANDEM_REGISTRY_URL"] == "redis://:secret@h"
+    assert commands[-1].environment["TANDEM_API_KEY"] == "a key"
+    assert commands[-1].environment["TANDEM_ADMIN_API_KEY"] == "an admin's"
 
 
 def test_the_readme_asks_for_the_model_that_up_serves(monkeypatch):
@@ -392,7 +464,7 @@ def test_defaults_of_up_fit_the_bundled_model(monkeypatch):
     monkeypatch.setattr(cluster, "up", lambda wanted: found.append(wanted) or 0)
     assert cli.run(["up"]) == 0
     topology = topology_of(found[0])
-    assert [(group.name, group.partition) for group in topology.groups] == [("p0", (15, 15)), ("d0", (15, 15))]
+    assert [(group.name, group.partition) for group in topology.groups] == [("p0", (15, 15)), ("d0", (19, 11))]
     assert topology.port == 8000
     assert topology.limits.context <= topology.limits.num_pages * topology.limits.page_size <= 65_536
     assert served_name(topology.model) == "SmolLM2-135M-Instruct"

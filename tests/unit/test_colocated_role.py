@@ -3,18 +3,19 @@
 from itertools import product
 
 import pytest
+from msgspec.structs import replace
 
 from colocated.request import NEXT, Input, Request, State
 from tandem.assembly import build_courier, build_scheduler
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.errors import IllegalTransition
-from tandem.core.ids import LEADER, NO_SLOT, RequestId, Room, Slot, Tick
-from tandem.core.inputs import Abort, Arrival, Control, FirstToken, Frame, Harvest, Knobs, Order, Submit
-from tandem.core.plan import Ask, Emitted, Ended, Forgotten, Plan, Question, Row
+from tandem.core.ids import LEADER, NO_SLOT, PageId, RequestId, Room, Slot, Tick
+from tandem.core.inputs import Abort, Arrival, Control, FirstToken, Frame, Harvest, Kind, Knobs, Order, Submit, Verdict
+from tandem.core.plan import Ask, Emitted, Ended, Forgotten, Plan, Question, Row, Uncompiled
 from tandem.core.queue import Place, Queue
 from tandem.core.requests import Reason, Sampling, Work
 
-LIMITS = Limits(page_size=4, num_pages=16, context=64, chunked_prefill_size=8, max_prefill_tokens=12)
+LIMITS = Limits(page_size=4, num_pages=16, context=64, chunked_prefill_size=8, max_prefill_tokens=12, slot_rows=1)
 
 
 def room(number: int) -> Room:
@@ -229,7 +230,7 @@ def test_what_follows_a_prefix_that_another_computed_first_is_known_when_its_roo
 
 # who makes room
 
-CROWDED = Limits(page_size=4, num_pages=4, context=64)
+CROWDED = Limits(page_size=4, num_pages=4, context=64, slot_rows=1)
 FIRST, SECOND = submit(1, prompt=4, max_tokens=9), submit(2, prompt=4, max_tokens=9)
 """Each may grow from one page to three: both together to more than there are."""
 
@@ -287,7 +288,7 @@ def test_one_in_flight_makes_room_when_it_is_back():
 
 
 def test_a_victim_runs_no_more_although_its_own_pages_would_last():
-    bench = Bench(Limits(page_size=4, num_pages=5, context=64), pp=2)
+    bench = Bench(Limits(page_size=4, num_pages=5, context=64, slot_rows=1), pp=2)
     bench.tick(FIRST, submit(2, prompt=5, max_tokens=9), slot=0)
     bench.tick(land=1, slot=0)  # the first in slot 0, the second in slot 1
     for _ in range(3):
@@ -412,7 +413,9 @@ def test_an_abort_of_a_room_that_is_not_here_is_remembered():
 def test_nothing_is_transferred():
     bench = Bench()
     assert bench.role.polls() == {}
-    assert bench.role.kinds == ()
+    bench.tick(submit(9), slot=NO_SLOT)
+    with pytest.raises(IllegalTransition):
+        bench.role.on_verdict(Verdict(room(9), Kind.TRANSFERRED))
     with pytest.raises(IllegalTransition):
         bench.role.on_outcome(Ask(Question.PREALLOC, room(1)), True, 0)
     bench.tick(submit(1), FirstToken(room(1), 7), slot=0)
@@ -432,6 +435,8 @@ def test_equal_frames_give_equal_plans():
 # the table
 
 LEGAL = """
+COMPILING COMPILED        QUEUED
+COMPILING ENDED           GONE
 QUEUED    ADMITTED        FILLING
 QUEUED    ENDED           GONE
 FILLING   FILLED          RUNNING
@@ -475,3 +480,70 @@ def test_places_decide_and_whoever_comes_back_has_the_old_one():
         queue.discard(expected)
     queue.discard(late)
     assert (queue.head, len(queue)) == (None, 0)
+
+
+# what looks back, and grammars
+
+JSON = '{"type":"object"}'
+
+
+def test_rows_that_sample_know_all_before_if_they_look_back():
+    bench = Bench()
+    bench.tick(like_looking_back(1, prompt=10), slot=0)
+    bench.tick(land=1, slot=1)
+    rows = [row for plan in (bench.flying[-1], bench.tick(land=1), bench.tick(land=1)) for row in plan.rows]
+    told = [(row.past[10:], row.generated, row.grammar) for row in rows if row.samples]
+    assert told == [((), 2, ""), ((2,), 3, ""), ((2, 3), 4, "")]
+    assert all(row.past[:10] == tuple(range(100, 110)) for row in rows if row.samples)
+
+
+def like_looking_back(number: int, prompt: int) -> Submit:
+    work = submit(number, prompt).work
+    return Submit(replace(work, sampling=Sampling(repetition_penalty=1.5), generated=2), 60_000)
+
+
+def test_who_is_computed_anew_looks_back_at_its_answer():
+    request = Request(like_looking_back(1, prompt=3).work, Place(0, 1))
+    request.add(7)
+    request.pages = (PageId(0),)
+    row = request.chunk(8, 4)
+    assert (row.tokens, row.past, row.generated) == ((100, 101, 102, 7), (100, 101, 102, 7), 3)
+
+
+def test_the_first_token_says_how_much_of_the_prompt_was_cached():
+    bench = Bench()
+    bench.run(like(1, tuple(range(10))))
+    told = [note for note in bench.run(like(2, tuple(range(10)))) if isinstance(note, Emitted)]
+    assert [note.cached for note in told[:2]] == [8, 0]
+
+
+def test_a_request_waits_for_its_grammar_and_holds_nobody_up():
+    bench = Bench()
+    assert bench.tick(submit(1, grammar=JSON)).notes == (Uncompiled(room(1), JSON),)
+    assert not bench.flying
+    bench.run(submit(2, max_tokens=1))
+    assert bench.role.on_verdict(Verdict(room(1), Kind.COMPILED)) == []
+    assert [row.grammar for row in bench.tick(slot=0).rows] == [JSON]
+
+
+def test_a_bad_grammar_ends_its_request():
+    bench = Bench()
+    bench.tick(submit(1, grammar=JSON))
+    notes = bench.role.on_verdict(Verdict(room(1), Kind.BAD_GRAMMAR))
+    assert notes == [Ended(room(1), Reason.BAD_GRAMMAR), Forgotten(room(1))]
+
+
+@pytest.mark.parametrize("fed", [0, 1])
+def test_one_without_numbers_ends_alone(fed: int):
+    """Its prompt's last chunk, or a later token."""
+    bench = Bench()
+    bench.tick(submit(1), slot=0)
+    for _ in range(fed):
+        bench.tick(land=1, slot=0)
+    (plan,) = bench.flying
+    rows = [row.room for row in plan.rows]
+    tick = Tick(bench.scheduler.tick + 1)
+    harvest = Harvest(plan.tick, tuple((one, ()) for one in rows))
+    after = bench.scheduler.step(Frame(tick, Slot(0), 0, (), (), (harvest,)))
+    assert after.notes == (Ended(room(1), Reason.NOT_A_NUMBER), Forgotten(room(1)))
+    assert bench.available() == LIMITS.num_pages

@@ -11,8 +11,8 @@ from tandem.core.effects import BackUp, Restore
 from tandem.core.events import BackedUp, LayerRan, Ran, Started
 from tandem.core.ids import NO_SLOT, LayerId, PageId, RequestId, Room, Tick
 from tandem.core.plan import Plan, Row
-from tandem.core.requests import Sampling
-from tandem.ports import Sampled
+from tandem.core.requests import Logprobs, Sampling
+from tandem.ports import NOTHING_SAMPLED, Sampled
 from tandem.runtime.compute import ComputeThread
 
 DEADLINE_S = 30.0
@@ -86,9 +86,16 @@ def start() -> Iterator[Callable[..., Told]]:
 
 
 def test_the_last_stage_tells_whose_tokens_it_has_drawn(start: Callable[..., Told]):
-    told = start(Engine(((7,), (8,))))
+    told = start(Engine(Sampled(((7,), (8,)))))
     told.thread.submit(plan(3, row(ROOM), row(Room(RequestId(9), 1), samples=False), row(OTHER)), None)
     assert told.next(2) == [Started(Tick(3)), Ran(Tick(3), ((ROOM, (7,)), (OTHER, (8,))))]
+
+
+def test_log_probabilities_are_told_with_the_tokens(start: Callable[..., Told]):
+    logprobs = (Logprobs(-0.5, ((7, -0.5),)),)
+    told = start(Engine(Sampled(((7,),), logprobs)))
+    told.thread.submit(plan(3, row(ROOM)), None)
+    assert told.next(2)[1] == Ran(Tick(3), ((ROOM, (7,)),), logprobs)
 
 
 def test_another_stage_keeps_its_hidden_states_until_they_are_taken(start: Callable[..., Told]):
@@ -103,14 +110,14 @@ def test_another_stage_keeps_its_hidden_states_until_they_are_taken(start: Calla
 
 
 def test_plans_run_one_after_the_other_in_order(start: Callable[..., Told]):
-    told = start(Engine(()))
+    told = start(Engine(NOTHING_SAMPLED))
     for tick in range(3):
         told.thread.submit(plan(tick), None)
     assert told.next(6) == [event for tick in range(3) for event in (Started(Tick(tick)), Ran(Tick(tick), ()))]
 
 
 def test_layers_are_told_to_those_who_send_them(start: Callable[..., Told]):
-    told = start(Engine(()), layers=True)
+    told = start(Engine(NOTHING_SAMPLED), layers=True)
     told.thread.submit(plan(1), None)
     layers = [LayerRan(Tick(1), LayerId(layer)) for layer in (0, 1)]
     assert told.next(4) == [Started(Tick(1)), *layers, Ran(Tick(1), ())]
@@ -124,7 +131,7 @@ def test_an_engine_that_raises_is_heard_of(start: Callable[..., Told], error: Ba
 
 
 def test_copies_are_made_in_order_with_the_forwards(start: Callable[..., Told]):
-    told = start(Engine(()))
+    told = start(Engine(NOTHING_SAMPLED))
     one, two = (PageId(1),), (PageId(2),)
     told.thread.submit(plan(1), None)
     told.thread.back_up(BackUp(ROOM, one, two))
@@ -137,20 +144,20 @@ def test_copies_are_made_in_order_with_the_forwards(start: Callable[..., Told]):
 
 
 def test_a_copy_that_fails_is_heard_of(start: Callable[..., Told]):
-    told = start(Engine(()))
+    told = start(Engine(NOTHING_SAMPLED))
     told.thread.restore(Restore(ROOM, (), ()))
     assert isinstance(told.next(1)[0], IndexError)
 
 
 def test_tokens_that_do_not_fit_the_rows_are_a_failure(start: Callable[..., Told]):
-    told = start(Engine(((7,), (8,))))
+    told = start(Engine(Sampled(((7,), (8,)))))
     told.thread.submit(plan(1, row(ROOM)), None)
     assert isinstance(told.next(2)[1], ValueError)
 
 
 def test_what_has_not_begun_when_it_ends_is_left(start: Callable[..., Told]):
     going_on, may_end = threading.Event(), threading.Event()
-    engine = Engine(())
+    engine = Engine(NOTHING_SAMPLED)
     told = start(engine)
     run = engine.run
 
@@ -171,7 +178,7 @@ def test_what_has_not_begun_when_it_ends_is_left(start: Callable[..., Told]):
 
 
 def test_every_layer_is_a_sign_of_life(start: Callable[..., Told], monkeypatch: pytest.MonkeyPatch):
-    told = start(Engine(()))
+    told = start(Engine(NOTHING_SAMPLED))
     felt: list[float] = []
     monkeypatch.setattr(told.pulse, "layer_ran", felt.append)
     told.thread.submit(plan(1), None)
@@ -180,7 +187,7 @@ def test_every_layer_is_a_sign_of_life(start: Callable[..., Told], monkeypatch: 
 
 
 def test_nothing_runs_after_the_end(start: Callable[..., Told]):
-    engine = Engine(())
+    engine = Engine(NOTHING_SAMPLED)
     told = start(engine)
     told.thread.close(DEADLINE_S)
     told.thread.submit(plan(1), None)

@@ -204,7 +204,7 @@ class History:
 
 
 RNG = st.integers(0, 2**32).map(random.Random)
-HISTORIES = settings(max_examples=100, deadline=None)
+HISTORIES = settings(max_examples=100)
 
 
 def random_prompt(rng: random.Random, number: int, tokens: int) -> tuple[int, ...]:

@@ -9,8 +9,20 @@ from tandem.core.config import Limits
 from tandem.core.errors import IllegalTransition
 from tandem.core.ids import NO_SLOT, Slot, Tick
 from tandem.core.inputs import FirstToken, Kind
-from tandem.core.plan import MAX_ASKS, Ask, CutOff, Emitted, Ended, Forgotten, Granted, Question, Returned, ToldPeer
-from tandem.core.requests import PRIORITY_MS, Reason
+from tandem.core.plan import (
+    MAX_ASKS,
+    Ask,
+    CutOff,
+    Emitted,
+    Ended,
+    Forgotten,
+    Granted,
+    Question,
+    Returned,
+    ToldPeer,
+    Uncompiled,
+)
+from tandem.core.requests import PRIORITY_MS, Reason, Sampling
 from tandem.core.slots import Flights
 
 ROOMY = Limits(page_size=4, num_pages=1_000, context=64)
@@ -234,6 +246,14 @@ def test_kv_and_first_token_are_both_needed_in_either_order(token_first: bool):
     assert [row.tokens for row in bench.plan()] == [(7,)]
 
 
+def test_what_prefill_had_in_its_cache_is_told_by_decode_as_well():
+    """Decode's token 0 may be the first that the router hears of, and the last of its answer may overtake prefill's."""
+    bench = Bench()
+    bench.granted(1)
+    bench.verdict(1, Kind.TRANSFERRED)
+    assert bench.role.on_first_token(FirstToken(room(1), 7, None, 16)) == [Emitted(room(1), 0, 7, 16)]
+
+
 def test_a_second_first_token_or_verdict_says_nothing_new():
     bench = Bench()
     bench.running(1)
@@ -434,3 +454,71 @@ def test_the_slot_of_a_flying_tick_is_not_named():
 def test_a_role_has_as_many_slots_as_it_is_told():
     role = DecodeRole(ROOMY, 3)
     assert [role.next_slot(Slot(after), Flights(), frozenset())[0] for after in range(3)] == [1, 2, 0]
+
+
+# what looks back, and grammars
+
+JSON = '{"type":"object"}'
+
+
+def test_rows_know_all_before_if_they_look_back():
+    bench = Bench()
+    bench.running(1, prompt=4, generated=2, sampling=Sampling(presence_penalty=1.0))
+    prompt = bench.role._requests[room(1)].work.prompt
+    (row,) = bench.plan()
+    assert (row.past, row.generated, row.grammar) == ((*prompt, *row.tokens), 3, "")
+    bench.land(9)
+    (row,) = bench.plan()
+    assert (row.past[4:], row.generated) == ((row.past[4], 9), 4)
+
+
+def test_nobody_else_carries_more_than_its_newest_token():
+    bench = Bench()
+    bench.running(1)
+    (row,) = bench.plan()
+    assert (row.past, row.generated, row.grammar) == ((), 0, "")
+
+
+def test_a_request_gets_no_pages_before_its_grammar_is_compiled_and_holds_nobody_up():
+    bench = Bench()
+    assert bench.submit(1, grammar=JSON) == [Uncompiled(room(1), JSON)]
+    bench.submit(2)
+    assert bench.asks() == [ask(2)]
+    assert bench.verdict(1, Kind.COMPILED) == []
+    assert bench.asks() == [ask(1)]
+
+
+def test_one_whose_grammar_came_late_has_its_own_place():
+    bench = Bench(ROOMY)
+    for number in (1, 2, 3):
+        bench.submit(number, grammar=JSON)
+    for number in (3, 1, 2):
+        bench.verdict(number, Kind.COMPILED)
+    assert bench.asks() == [ask(1), ask(2), ask(3)]
+
+
+def test_a_bad_grammar_ends_its_request_on_both_sides():
+    bench = Bench()
+    bench.submit(1, grammar=JSON)
+    told = ToldPeer(room(1), "p0", Reason.BAD_GRAMMAR)
+    assert bench.verdict(1, Kind.BAD_GRAMMAR) == [Ended(room(1), Reason.BAD_GRAMMAR), told, Forgotten(room(1))]
+    assert bench.pages() == (8, 0, 0)
+
+
+def test_one_without_numbers_ends_alone_and_gives_its_pages_back():
+    bench = Bench(ROOMY, slots=1)
+    for number in (1, 2):
+        bench.running(number)
+    rows = bench.plan()
+    assert len(rows) == 2
+    assert bench.role.on_tokens(rows[0], ()) == [Ended(room(1), Reason.NOT_A_NUMBER), Forgotten(room(1))]
+    assert bench.role.on_tokens(rows[1], (8,)) == [Emitted(room(2), 1, 8)]
+    assert bench.plan()[0].room == room(2)
+
+
+def test_one_that_ended_meanwhile_only_leaves_whatever_came_back():
+    bench = Bench(ROOMY)
+    bench.running(1)
+    (row,) = bench.plan()
+    bench.abort(1)
+    assert bench.role.on_tokens(row, ()) == [Forgotten(room(1))]

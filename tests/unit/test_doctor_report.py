@@ -34,6 +34,8 @@ def test_json_is_one_object_at_the_end(capsys):
     report.add(FINDINGS)
     assert capsys.readouterr().out == ""
     assert report.finish() == 1
-    told = json.loads(capsys.readouterr().out)
+    written = capsys.readouterr().out
+    assert written.count("\n") == 1
+    told = json.loads(written)
     assert told["ok"] is False
     assert [Finding(Level(each["level"]), each["name"], each["text"]) for each in told["findings"]] == FINDINGS

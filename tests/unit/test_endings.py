@@ -6,25 +6,26 @@ import threading
 
 import pytest
 
+from tandem.core.ends import End, EndKind
 from tandem.core.errors import Divergence
-from tandem.runtime.endings import EXIT_UNUSABLE, EpochOver, Overdue, Stopped, Unusable, cause_of
+from tandem.runtime.endings import EXIT_UNUSABLE, EpochOver, Overdue, Stopped, Unusable, end_of
 
 DEADLINE_S = 30.0
 
 
 @pytest.mark.parametrize(
-    ("error", "cause", "left"),
+    ("error", "end"),
     [
-        (EpochOver("rank 1 was silent"), "rank 1 was silent", False),
-        (EpochOver("d0 rank 1 was told to end", left=True), "d0 rank 1 was told to end", True),
-        (Stopped(), "d0 rank 0 was told to end", True),
-        (Unusable("its place was taken"), "its place was taken", False),
-        (Divergence("frame of tick 7 after tick 5"), "frame of tick 7 after tick 5", False),
-        (KeyError("room"), "a bug on d0 rank 0: KeyError('room')", False),
+        (EpochOver("rank 1 was silent", EndKind.SILENT), End("rank 1 was silent", EndKind.SILENT)),
+        (EpochOver("its engine was told to end"), End("its engine was told to end", EndKind.OTHER)),
+        (Stopped(), End("d0 rank 0 was told to end", EndKind.LEFT)),
+        (Unusable("its place was taken", EndKind.REPLACED), End("its place was taken", EndKind.REPLACED)),
+        (Divergence("tick 7 after 5"), End("the ranks diverged: tick 7 after 5", EndKind.DIVERGED)),
+        (KeyError("was silent for"), End("a bug on d0 rank 0: KeyError('was silent for')", EndKind.OTHER)),
     ],
 )
-def test_every_end_has_a_cause_for_the_others(error: Exception, cause: str, left: bool):
-    assert cause_of(error, "d0 rank 0") == (cause, left)
+def test_every_end_has_a_cause_for_the_others_and_a_kind_whatever_its_words_are(error: Exception, end: End):
+    assert end_of(error, "d0 rank 0") == end
 
 
 class Exits:

@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 from tandem.core.ids import NO_SLOT, LayerId, PageId, RequestId, Room, Tick
 from tandem.core.plan import Plan, Row
 from tandem.core.requests import Sampling, Work, pages_for
-from tandem.engine.fake import FakeEngine, reference_tokens
+from tandem.engine.fake import FakeEngine, reference, reference_tokens
 from tandem.engine.memory import PageMemory, PlainMemory
 from tandem.engine.model import FAKE_EOS
 from tandem.engine.solo import generate
+from tandem.ports import Sampled
 
 GREEDY = Sampling()
 
@@ -69,8 +70,9 @@ class Ring:
             passed = stage.run(plan, passed, lambda _: None)
             assert isinstance(passed, memoryview)
         sampled = self.stages[-1].run(plan, passed, lambda _: None)
-        assert isinstance(sampled, tuple)
-        for text, tokens in zip([t for t, row in zip(texts, rows, strict=True) if row.samples], sampled, strict=True):
+        assert isinstance(sampled, Sampled)
+        drawing = [text for text, row in zip(texts, rows, strict=True) if row.samples]
+        for text, tokens in zip(drawing, sampled.tokens, strict=True):
             text.tokens += tokens
 
 
@@ -87,7 +89,7 @@ def cuts_of(draw: st.DrawFn) -> list[int]:
     prompts=st.lists(st.lists(st.integers(0, 255), min_size=1, max_size=40), min_size=1, max_size=4),
     data=st.data(),
 )
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_tokens_do_not_depend_on_how_the_work_is_cut(
     cuts: list[int], page_size: int, prompts: list[list[int]], data: st.DataObject
 ) -> None:
@@ -181,7 +183,7 @@ def test_the_wrong_hidden_states_change_the_tokens() -> None:
         if flip is not None:
             hidden[9 * 16 + flip] ^= 1
         found.append(ring.stages[1].run(plan, memoryview(bytes(hidden)), lambda _: None))
-    assert found[0] == ((reference_tokens(prompt, 1, layers=2)[0],),)
+    assert found[0] == Sampled(((reference_tokens(prompt, 1, layers=2)[0],),))
     assert found[1] != found[0] != found[2]
 
 
@@ -219,6 +221,44 @@ def test_sampling_depends_on_the_seed_alone_when_it_is_hot() -> None:
     assert tokens(Sampling(0.0, seed=1)) == tokens(Sampling(0.0, seed=2)) == tokens(GREEDY)
     assert tokens(Sampling(0.7, seed=1)) != tokens(Sampling(0.7, seed=2))
     assert tokens(Sampling(0.7, seed=1)) == tokens(Sampling(0.7, seed=1))
+
+
+LOOKING_BACK = Sampling(presence_penalty=1.0, logprobs=2)
+PROMPT = tuple(b"hello")
+
+
+def sampled(past: tuple[int, ...], generated: int, grammar: str = "", sampling: Sampling = LOOKING_BACK) -> Sampled:
+    engine = FakeEngine(PlainMemory((LayerId(0), LayerId(2)), 8, 4 * 16), page_size=4, last=True)
+    pages = (PageId(0), PageId(1))
+    row = Row(Room(RequestId(1), 1), PROMPT, 0, pages, True, sampling, past, generated, grammar)
+    result = engine.run(Plan(Tick(0), NO_SLOT, (row,), (), (), 0), None, lambda _: None)
+    assert isinstance(result, Sampled)
+    return result
+
+
+@pytest.mark.parametrize("grammar", ["", '{"type":"object"}'])
+def test_what_looks_back_is_drawn_from_the_right_history_only(grammar: str) -> None:
+    work = Work(Room(RequestId(1), 1), PROMPT, 1, (), LOOKING_BACK, None, generated=2, grammar=grammar)
+    ((token, logprobs),) = reference(work, layers=2)
+    assert sampled(PROMPT, 2, grammar) == Sampled(((token,),), (logprobs,))
+    wrong = [sampled(PROMPT[::-1], 2, grammar), sampled(PROMPT, 1, grammar), sampled(PROMPT, 2, "{}"), sampled((), 0)]
+    assert all(other.tokens != ((token,),) for other in wrong)
+
+
+def test_who_does_not_look_back_needs_no_history() -> None:
+    assert sampled((), 0, sampling=GREEDY) == sampled(PROMPT, 3, sampling=GREEDY)
+
+
+def test_log_probabilities_tell_which_token_was_drawn_and_where() -> None:
+    work = Work(Room(RequestId(1), 1), PROMPT, 200, (), Sampling(logprobs=5), None)
+    answer = [(token, logprobs) for token, logprobs in reference(work, layers=2) if logprobs]
+    assert len({logprobs.drawn for _, logprobs in answer}) > 150
+    for token, logprobs in answer:
+        ids, values = zip(*logprobs.likeliest, strict=True)
+        assert (ids[0], values[0]) == (token, logprobs.drawn)
+        assert len(set(ids)) == 5
+        assert sorted(values, reverse=True) == list(values)
+        assert logprobs.drawn < 0
 
 
 def test_tokens_are_printable_and_the_end_comes_now_and_then() -> None:

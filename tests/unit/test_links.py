@@ -1,6 +1,8 @@
 """Sockets admit only the cluster's own; whatever bytes come, an inbox yields messages or counts."""
 
 import asyncio
+import os
+import stat
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,7 +22,7 @@ from tandem.core.ids import RankId, RequestId, Room
 from tandem.core.messages import Cancel, Grant, Numbered, Quiet, Refused, ToDecode, ToGroup, ToLeader, ToPrefill
 from tandem.core.requests import Reason
 from tandem.runtime import links
-from tandem.runtime.links import Decoder, Inbox, Malformed, RouterInbox, Sockets, curve_keys, encode, post
+from tandem.runtime.links import Decoder, Inbox, Malformed, RouterInbox, Sockets, curve_keys, encode, post, read_secret
 
 SECRET = b"a cluster secret"
 QUIET = Numbered(1, 2, Quiet(Room(RequestId(1), 2)))
@@ -146,6 +148,33 @@ def test_a_directory_that_others_can_enter_is_refused(sockets: Sockets[zmq.Socke
         sockets.bind(zmq.PULL, str(tmp_path), "ring")
     with pytest.raises(ConfigError, match="create it"):
         sockets.bind(zmq.PULL, str(tmp_path / "none"), "ring")
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "ours", "fine"),
+    [
+        (0o600, 7, 7, True),
+        (0o440, 7, 7, False),
+        (0o440, 0, 0, False),
+        (0o440, 0, 7, True),  # as Kubernetes mounts a Secret for a group of the pod
+        (0o444, 0, 7, False),
+        (0o460, 0, 7, False),
+    ],
+)
+def test_a_secret_is_its_owners_alone_unless_root_lends_it_to_a_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: int, owner: int, ours: int, fine: bool
+) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(SECRET)
+    found = os.stat_result((stat.S_IFREG | mode, 0, 0, 1, owner, 0, len(SECRET), 0, 0, 0))
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "stat", lambda *_, **__: found)
+        patch.setattr(os, "geteuid", lambda: ours)
+        if fine:
+            assert read_secret(str(path)) == SECRET
+        else:
+            with pytest.raises(ConfigError, match="can be read by others"):
+                read_secret(str(path))
 
 
 def test_a_path_too_long_for_a_socket_is_named(sockets: Sockets[zmq.Socket[bytes]], run_dir: str) -> None:

@@ -17,7 +17,8 @@ from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId
 from tandem.engine.gguf_file import read_header
 from tandem.engine.load import build_engine, default_num_pages, resolve_dtype
-from tandem.engine.model import ModelShape, block_bytes, bundled_model_path, fingerprint, hidden_bytes, read_shape
+from tandem.engine.model import block_bytes, bundled_model_path, fingerprint, hidden_bytes, read_shape
+from tandem.engine.shape import SUPPORTED, ModelShape, RopeScaling
 
 CONFIG = {
     "model_type": "llama",
@@ -103,6 +104,40 @@ def test_a_directory_is_read_from_its_config(directory: Callable[..., str]) -> N
     assert read_shape(directory(rope_parameters={"rope_type": "default", "rope_theta": 9.0})).rope_theta == 9.0
 
 
+def test_a_missing_key_means_what_the_architecture_means_by_it(directory: Callable[..., str]) -> None:
+    def shape_of(architecture: str, **changes: Any) -> ModelShape:
+        lacking = {"model_type": architecture, "max_position_embeddings": 8192, "num_attention_heads": 32} | changes
+        path = directory(**lacking)
+        file = Path(path) / "config.json"
+        config = json.loads(file.read_text())
+        del config["num_key_value_heads"]
+        file.write_text(json.dumps(config))
+        return read_shape(path)
+
+    llama, mistral, qwen2, qwen3 = (shape_of(architecture) for architecture in SUPPORTED)
+    assert [each.kv_heads for each in (llama, mistral, qwen2, qwen3)] == [32, 8, 32, 32]
+    assert [each.head_dim for each in (llama, mistral, qwen2, qwen3)] == [2, 2, 2, 128]
+    assert [each.window for each in (llama, mistral, qwen2, qwen3)] == [0, 4096, 0, 0]
+    assert [each.qkv_bias for each in (llama, mistral, qwen2, qwen3)] == [False, False, True, False]
+    assert [each.qk_norm for each in (llama, mistral, qwen2, qwen3)] == [False, False, False, True]
+    assert shape_of("mistral", sliding_window=None).window == 0
+    assert shape_of("mistral", sliding_window=8192).window == 0, "a window over the whole context hides nothing"
+
+
+def test_rope_is_read_from_the_keys_of_any_version(directory: Callable[..., str]) -> None:
+    llama3 = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+    old = read_shape(directory(rope_scaling=llama3 | {"rope_type": "llama3"}))
+    new = read_shape(directory(rope_parameters=llama3 | {"rope_type": "llama3", "rope_theta": 5000.0}))
+    assert old == new
+    assert old.rope_scaling == RopeScaling(
+        kind="llama3", factor=8.0, low_freq_factor=1.0, high_freq_factor=4.0, original_context=64
+    )
+    yarn = read_shape(directory(rope_scaling={"type": "yarn", "factor": 4.0})).rope_scaling
+    assert yarn is not None
+    assert (yarn.original_context, yarn.attention_factor) == (512, pytest.approx(1.1386, abs=1e-4))
+    assert read_shape(directory(rope_scaling={"type": "dynamic", "factor": 2.0})).rope_scaling is None
+
+
 def test_all_ends_of_sequence_count(directory: Callable[..., str]) -> None:
     path = directory(eos_token_id=[7, 9])
     (Path(path) / "generation_config.json").write_text('{"eos_token_id": [9, 11]}')
@@ -112,10 +147,31 @@ def test_all_ends_of_sequence_count(directory: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"model_type": "mamba"}, "'mamba'; supported: llama"),
-        ({"rope_scaling": {"rope_type": "llama3"}}, "rope scaling 'llama3'"),
-        ({"rope_scaling": {"type": "linear"}}, "rope scaling 'linear'"),
+        ({"model_type": "mamba"}, "model_type is 'mamba' .*; supported: llama, mistral, qwen2, qwen3"),
+        ({"rope_scaling": {"rope_type": "longrope"}}, "rope scaling 'longrope' is not supported: it can be .*llama3"),
+        ({"rope_scaling": {"type": "linear"}}, "factor is None"),
+        ({"rope_scaling": {"type": "linear", "factor": -1}}, "factor is -1"),
+        (
+            {"rope_scaling": {"type": "llama3", "factor": 8, "low_freq_factor": 4, "high_freq_factor": 1}},
+            r"low_freq_factor is 4\.0: it must be less than high_freq_factor",
+        ),
+        ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "differ between kinds of layers"),
+        ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "partial_rotary_factor is 0.5"),
+        ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+        ({"quantization_config": {"quant_method": "awq"}}, "quantization_config is .*awq.* supported is None"),
+        ({"num_key_value_heads": 3}, "4 heads cannot share 3"),
+        ({"head_dim": 15}, "head_dim is 15"),
         ({"attention_bias": True}, "attention_bias is True"),
+        ({"model_type": "qwen3", "attention_bias": True}, "attention_bias is True"),
+        ({"model_type": "mistral", "sliding_window": -5}, "sliding_window is -5"),
+        (
+            {"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2},
+            "use_sliding_window is True, .*full_attention, sliding_attention.* one sliding window for all",
+        ),
+        (
+            {"model_type": "qwen3", "sliding_window": 9, "layer_types": ["sliding_attention"] * 3},
+            "use_sliding_window is False, .*sliding_attention",
+        ),
         ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
         ({"vocab_size": "many"}, "many"),
         ({"hidden_size": None}, "cannot be used"),
@@ -156,9 +212,9 @@ def test_a_gguf_file_is_read_from_its_metadata(gguf: Callable[..., str]) -> None
 def test_gguf_files_that_cannot_be_computed_are_refused(gguf: Callable[..., str]) -> None:
     with pytest.raises(ConfigError, match="'gemma'; supported: llama"):
         read_shape(gguf("gemma"))
-    with pytest.raises(ConfigError, match="rope scaling 'yarn'"):
-        read_shape(gguf(llama__rope__scaling__type="yarn"))
-    with pytest.raises(ConfigError, match="rope scaling"):
+    with pytest.raises(ConfigError, match="rope scaling 'longrope'"):
+        read_shape(gguf(llama__rope__scaling__type="longrope"))
+    with pytest.raises(ConfigError, match=r"rope_freqs.* 8 numbers in float32"):
         read_shape(gguf(tensors=("rope_freqs.weight",)))
     with pytest.raises(ConfigError, match=r"blk\.0\.attn_q\.bias"):
         read_shape(gguf(tensors=("blk.0.attn_q.bias",)))
@@ -207,14 +263,15 @@ def changed(value: object) -> object:
 
 def test_the_fingerprint_changes_with_all_that_matters(monkeypatch: pytest.MonkeyPatch) -> None:
     shape = read_shape("fake:8")
-    seen = {fingerprint(shape, "float32", 16), fingerprint(shape, "bfloat16", 16), fingerprint(shape, "float32", 32)}
+    asked = [("float32", 16, "a"), ("bfloat16", 16, "a"), ("float32", 32, "a"), ("float32", 16, "b")]
+    seen = {fingerprint(shape, *one) for one in asked}
     fields = [name for name in ModelShape.__struct_fields__ if name not in ("name", "path")]
     for name in fields:
         other = msgspec.structs.replace(shape, **{name: changed(getattr(shape, name))})
-        seen.add(fingerprint(other, "float32", 16))
+        seen.add(fingerprint(other, *asked[0]))
     monkeypatch.setattr(model, "PROTOCOL", model.PROTOCOL + 1)
-    seen.add(fingerprint(shape, "float32", 16))
-    assert len(seen) == 3 + len(fields) + 1
+    seen.add(fingerprint(shape, *asked[0]))
+    assert len(seen) == len(asked) + len(fields) + 1
     assert all(len(each) == 16 and int(each, 16) >= 0 for each in seen)
 
 
@@ -224,9 +281,9 @@ def test_the_same_model_elsewhere_has_the_same_fingerprint(directory: Callable[.
     moved.mkdir()
     for name in ("config.json", "model.safetensors"):
         (moved / name).write_bytes((tmp_path / name).read_bytes())
-    assert fingerprint(read_shape(str(moved)), "float32", 16) == fingerprint(shape, "float32", 16)
+    assert fingerprint(read_shape(str(moved)), "float32", 16, "a") == fingerprint(shape, "float32", 16, "a")
     (moved / "model.safetensors").write_bytes(bytes(reversed(range(256))) * 1000)
-    assert fingerprint(read_shape(str(moved)), "float32", 16) != fingerprint(shape, "float32", 16)
+    assert fingerprint(read_shape(str(moved)), "float32", 16, "a") != fingerprint(shape, "float32", 16, "a")
 
 
 def test_auto_is_bfloat16_where_the_cpu_has_it(tmp_path: Path) -> None:

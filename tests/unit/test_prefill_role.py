@@ -21,6 +21,7 @@ from tandem.core.plan import (
     Settled,
     Stopped,
     ToldPeer,
+    Uncompiled,
 )
 from tandem.core.requests import PRIORITY_MS, Reason, Sampling, Work
 from tandem.core.slots import Flights
@@ -48,7 +49,8 @@ class Bench:
         first = 100 * (like or number)
         tokens, max_tokens = tuple(range(first, first + prompt)), more.pop("max_tokens", 9)
         remaining_ms, now_ms = more.pop("remaining_ms", 1_000), more.pop("now_ms", 0)
-        work = Work(room(number), tokens, max_tokens, (0,), Sampling(), peer, **more)
+        sampling = more.pop("sampling", Sampling())
+        work = Work(room(number), tokens, max_tokens, (0,), sampling, peer, **more)
         return self.role.on_submit(Submit(work, remaining_ms), now_ms)
 
     def verdict(self, number: int, kind: Kind) -> list[Note]:
@@ -555,3 +557,84 @@ def test_a_room_that_nobody_takes_over_has_nothing_to_be_asked():
     bench = Bench()
     bench.running(1, peer=None)
     assert bench.role.polls() == {}
+
+
+# what looks back, and grammars
+
+LOOKING_BACK = Sampling(frequency_penalty=1.0)
+JSON = '{"type":"object"}'
+
+
+def test_the_row_that_samples_knows_the_prompt_if_it_looks_back():
+    bench = Bench()
+    bench.submit(1, prompt=8, generated=3, sampling=LOOKING_BACK)
+    bench.verdict(1, Kind.BOOTSTRAPPED)
+    (first,), (last,) = bench.plan(), bench.plan()
+    assert (first.past, first.generated, first.grammar) == ((), 0, "")
+    assert (last.past, last.generated, last.grammar) == (tuple(range(100, 108)), 3, "")
+
+
+def test_nobody_else_carries_more_than_its_tokens():
+    bench = Bench()
+    row = bench.running(1, generated=3)
+    assert (row.past, row.generated, row.grammar) == ((), 0, "")
+
+
+def test_the_first_token_says_how_much_of_the_prompt_was_cached():
+    bench = Bench()
+    assert bench.harvest([bench.running(1, prompt=6)])[0] == Emitted(room(1), 0, 7, 0)
+    emitted, handed_off, *_ = bench.harvest([bench.running(2, prompt=6, like=1)])
+    assert emitted == Emitted(room(2), 0, 7, 4)
+    assert handed_off == HandedOff(room(2), "d0", 7, 4)
+
+
+@pytest.mark.parametrize("kinds", [[Kind.BOOTSTRAPPED, Kind.COMPILED], [Kind.COMPILED, Kind.BOOTSTRAPPED]])
+def test_grants_and_grammar_are_both_needed_in_either_order(kinds: list[Kind]):
+    bench = Bench()
+    assert bench.submit(1, grammar=JSON) == [Opened(room(1), "d0", 4), Uncompiled(room(1), JSON)]
+    for kind in kinds:
+        assert bench.plan() == []
+        assert bench.verdict(1, kind) == []
+    (row,) = bench.plan()
+    assert (row.past, row.generated, row.grammar) == (tuple(range(100, 104)), 0, JSON)
+
+
+def test_without_a_hand_over_the_grammar_alone_is_waited_for():
+    bench = Bench()
+    bench.submit(1, peer=None, max_tokens=1, grammar=JSON)
+    assert bench.plan() == []
+    bench.verdict(1, Kind.COMPILED)
+    assert [row.room for row in bench.plan()] == [room(1)]
+
+
+@pytest.mark.parametrize("granted", [False, True])
+def test_a_bad_grammar_ends_its_request_on_both_sides(granted: bool):
+    bench = Bench()
+    bench.submit(1, grammar=JSON)
+    if granted:
+        bench.verdict(1, Kind.BOOTSTRAPPED)
+    ended = bench.verdict(1, Kind.BAD_GRAMMAR)
+    assert ended == [
+        Ended(room(1), Reason.BAD_GRAMMAR),
+        ToldPeer(room(1), "d0", Reason.BAD_GRAMMAR),
+        Settled(room(1), "d0"),
+        Forgotten(room(1)),
+    ]
+    assert not bench.role.knows(room(1))
+
+
+def test_one_whose_grammar_is_being_compiled_holds_nobody_up():
+    bench = Bench()
+    bench.submit(1, grammar=JSON)
+    assert bench.running(2).room == room(2)
+    bench.role.on_abort(Abort(room(1), Reason.CLIENT_GONE))
+    assert not bench.role.knows(room(1))
+
+
+def test_a_prompt_without_numbers_ends_on_both_sides_and_is_shared_no_further():
+    bench = Bench()
+    row = bench.running(1)
+    told = ToldPeer(room(1), "d0", Reason.NOT_A_NUMBER)
+    assert bench.role.on_tokens(row, ()) == [Ended(room(1), Reason.NOT_A_NUMBER), told, Stopped(room(1))]
+    assert bench.verdict(1, Kind.QUIET)[-1] == Forgotten(room(1))
+    assert bench.role.pool.counts()["cached"] == 0

@@ -6,11 +6,11 @@ import pytest
 from tandem.assembly import build_rank, build_scheduler
 from tandem.core.chunking import ENOUGH
 from tandem.core.config import Group, Limits, RoleName
-from tandem.core.effects import Effect, Forget, Launch, Observe, SendHidden, SendNext, TellPeer, TellRouter
+from tandem.core.effects import Compile, Effect, Forget, Launch, Observe, SendHidden, SendNext, TellPeer, TellRouter
 from tandem.core.errors import Divergence
-from tandem.core.events import Combined, Event, PeerLost, PeerOpened, Ran, Started, Woke
-from tandem.core.ids import Epoch, LayerId, RankId, RequestId, Room, Tick
-from tandem.core.inputs import Abort, FirstToken, Knobs, Submit
+from tandem.core.events import Combined, Compiled, Event, PeerLost, PeerOpened, Ran, Started, Woke
+from tandem.core.ids import Epoch, LayerId, PageId, RankId, RequestId, Room, Tick
+from tandem.core.inputs import Abort, FirstToken, Kind, Knobs, Submit, Verdict
 from tandem.core.messages import (
     BallotBack,
     Baton,
@@ -19,6 +19,7 @@ from tandem.core.messages import (
     Commit,
     Done,
     Fact,
+    Grant,
     Hello,
     Hidden,
     Progress,
@@ -29,7 +30,7 @@ from tandem.core.messages import (
 )
 from tandem.core.rank import Place, Rank
 from tandem.core.recorder import Entry
-from tandem.core.requests import Reason, Sampling, Work
+from tandem.core.requests import Logprobs, Reason, Sampling, Work
 
 EPOCH, OLD = Epoch(5), Epoch(4)
 ROOM, OTHER = Room(RequestId(1), 1), Room(RequestId(2), 1)
@@ -606,3 +607,64 @@ def test_what_was_observed_of_a_room_goes_with_it(polling: list[Rank]):
     poll(polling)
     settled(polling, polling[0].on(Quiet(ROOM), 0), 0)
     assert [dict(rank.facts) for rank in polling] == [{}, {}]
+
+
+# log-probabilities and grammars
+
+LOGPROBS = Logprobs(-0.5, ((7, -0.5), (8, -1.5)))
+JSON = '{"type":"object"}'
+
+
+def test_log_probabilities_go_to_the_router_and_to_the_peer_and_into_no_frame():
+    (rank,) = ring(1)
+    rank.on(PeerOpened(msgspec.structs.replace(hello(0, 1), group="d0")), 0)
+    rank.on(submit(max_tokens=2, peer="d0"), 0)
+    rank.on(Grant("d0", ROOM, RankId(0), 0, (PageId(0),)), 0)
+    (launch,) = only(rank.on(Combined(ROOM, Fact(Progress.WAITING_FOR_INPUT)), 0), Launch)
+    rank.on(Started(launch.plan.tick), 0)
+    effects = rank.on(Ran(launch.plan.tick, ((ROOM, (7,)),), (LOGPROBS,)), 0)
+    assert only(effects, TellRouter) == [TellRouter(Token(ROOM, 0, 7, LOGPROBS))]
+    assert only(effects, TellPeer) == [TellPeer("d0", RankId(0), FirstToken(ROOM, 7, LOGPROBS))]
+    entries = [msgspec.msgpack.decode(one.entry, type=Entry) for one in rank.recorder.since(Tick(-1))]
+    assert all("0.5" not in str(entry) for entry in entries)
+    assert any(harvest.tokens for entry in entries for harvest in entry.frame.harvests)
+
+
+def test_the_peers_log_probabilities_are_told_with_token_0_and_are_in_no_frame():
+    (rank,) = ring(1, RoleName.DECODE)
+    rank.on(submit(max_tokens=2, peer="p0"), 0)
+    effects = rank.on(FirstToken(ROOM, 7, LOGPROBS), 0)
+    assert not only(effects, TellRouter), "its KV is not here yet"
+    assert str(LOGPROBS) not in str([one.entry for one in rank.recorder.since(Tick(-1))])
+    assert len(rank._head.untold) == 1
+    rank.on(Cancel(ROOM, Reason.CLIENT_GONE), 0)
+    assert len(rank._head.untold) == 0
+
+
+def test_rank_0_and_the_last_rank_compile_a_grammar():
+    work = msgspec.structs.replace(submit(peer="d0", max_tokens=2).work, grammar=JSON)
+    ranks = ring(3)
+    effects = ranks[0].on(Submit(work, 60_000), 0)
+    assert only(effects, Compile) == [Compile(ROOM, JSON)]
+    for rank, compiles in ((1, []), (2, [Compile(ROOM, JSON)])):
+        told = [effect for baton in sent(effects, Baton) for effect in ranks[rank].on(baton, 0)]
+        assert only(told, Compile) == compiles
+
+
+@pytest.mark.parametrize(("ok", "kind"), [(True, Kind.COMPILED), (False, Kind.BAD_GRAMMAR)])
+def test_only_rank_0_concludes_whether_a_grammar_is_compiled(ok: bool, kind: Kind):
+    work = msgspec.structs.replace(submit(peer="d0", max_tokens=2).work, grammar=JSON)
+    ranks = ring(2)
+    for baton in sent(ranks[0].on(Submit(work, 60_000), 0), Baton):
+        ranks[1].on(baton, 0)
+    assert ranks[1].on(Compiled(ROOM, ok), 0) == []
+    (baton,) = sent(ranks[0].on(Compiled(ROOM, ok), 0), Baton)
+    assert baton.frame.verdicts == (Verdict(ROOM, kind),)
+
+
+def test_a_grammar_that_is_compiled_too_late_concerns_nobody():
+    work = msgspec.structs.replace(submit(peer="d0", max_tokens=2).work, grammar=JSON)
+    (rank,) = ring(1)
+    rank.on(Submit(work, 60_000), 0)
+    rank.on(Cancel(ROOM, Reason.CLIENT_GONE), 0)
+    assert rank.on(Compiled(ROOM, True), 0) == []

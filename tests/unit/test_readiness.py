@@ -23,6 +23,7 @@ class Router:
     def __init__(self) -> None:
         self.heard = ["p0", "d0"]
         self.draining: list[str] = []
+        self.key = ""
         router = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -36,7 +37,8 @@ class Router:
                     for name in GROUPS
                 ]
                 body = json.dumps({"workers": workers} if self.path == "/workers" else {"status": "ready"})
-                self.send_response(200)
+                shown = self.headers.get("Authorization", "")
+                self.send_response(200 if shown.removeprefix("Bearer ") == router.key else 401)
                 self.end_headers()
                 self.wfile.write(body.encode())
 
@@ -96,6 +98,18 @@ def test_a_cluster_is_ready_when_its_router_has_heard_every_group(router: Router
     assert cluster.found() == Look(1, HTTP, "the router to hear p1")
     router.heard.append("p1")
     assert cluster.found() == Look(1, HTTP, "")
+
+
+def test_an_admin_port_that_asks_for_a_key_is_shown_it(router: Router):
+    router.heard.append("p1")
+    router.key = "an operator's"
+    for key, missing in (("", "the router: "), (router.key, "")):
+        looks: queue.SimpleQueue[Look] = queue.SimpleQueue()
+        looking = Looking(list(HTTP), members, key)
+        looking.expect(Expected(1, dict.fromkeys(HTTP, 1), router.url))
+        looking.start(looks.put)
+        assert looks.get(timeout=DEADLINE_S).missing[: len("the router: ")] == missing
+        looking.stop()
 
 
 def test_a_group_that_an_operator_drains_has_been_heard(router: Router, cluster: Cluster):

@@ -1,5 +1,6 @@
 """What a rank has before it knows anybody: by its role, and by what it was told."""
 
+import msgspec
 import pytest
 
 from tandem.core.config import Group, Limits, RankOptions, RoleName
@@ -37,6 +38,11 @@ def test_who_never_copies_pages_maps_no_host_memory(role: RoleName):
     made = load_resources(options(role, 2**62))
     with pytest.raises(IndexError, match="no host page"):
         made.host.save(PAGE, PAGE)
+
+
+def test_hidden_states_stay_on_a_gpu_only_where_the_engine_is_on_one():
+    with pytest.raises(ConfigError, match="--hidden-link is nccl, but --engine is auto: give it only with flashinfer"):
+        load_resources(msgspec.structs.replace(options(RoleName.DECODE, 0), hidden_link="nccl"))
 
 
 def test_host_memory_that_is_not_there_is_told_by_its_flag():

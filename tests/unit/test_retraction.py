@@ -15,7 +15,7 @@ GONE = Ended(room(2), Reason.CLIENT_GONE)
 
 def full(host_pages: int = 8, slots: int = 1) -> Bench:
     """1 and 2 have two pages each of four, and will need a third; the last tokens of the second pages are in flight."""
-    bench = Bench(Limits(page_size=4, num_pages=4, context=64, host_pages=host_pages), slots)
+    bench = Bench(Limits(page_size=4, num_pages=4, context=64, host_pages=host_pages, slot_rows=1), slots)
     for number in (1, 2):
         bench.running(number, max_tokens=9)
     for _ in range(3):
@@ -27,7 +27,7 @@ def full(host_pages: int = 8, slots: int = 1) -> Bench:
 
 def three_slots() -> Bench:
     """1, 2 and 3 are in the slots 0, 1 and 2; 1 and 2 need a page, all five are taken."""
-    bench = Bench(Limits(page_size=4, num_pages=5, context=64), slots=3)
+    bench = Bench(Limits(page_size=4, num_pages=5, context=64, slot_rows=1), slots=3)
     for number in (1, 2):
         bench.running(number, max_tokens=9)
     bench.running(3, prompt=1)
@@ -200,7 +200,7 @@ def test_it_does_not_come_back_while_the_oldest_could_need_its_pages():
 
 
 def test_it_is_the_last_in_the_order_of_admission_then():
-    bench = Bench(Limits(page_size=4, num_pages=5, context=64))
+    bench = Bench(Limits(page_size=4, num_pages=5, context=64, slot_rows=1))
     for number in (1, 2):
         bench.running(number, max_tokens=9)
     bench.granted(3, prompt=1)

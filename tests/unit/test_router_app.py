@@ -7,7 +7,7 @@ import pytest
 from router.app import Parts, Router
 from router.ports import Model
 from router.service import Rules
-from tandem.core.config import RouterOptions
+from tandem.core.config import Frontend, RouterOptions
 from tandem.core.errors import ConfigError
 
 
@@ -18,8 +18,30 @@ def router(**options) -> Router:
 
 def test_what_the_operator_sets_becomes_the_rules():
     assert router().rules == Rules()
-    chosen = {"max_concurrent_requests": 7, "request_timeout_s": 3.0, "timer_scale": 5.0, "drain_s": 2.0}
-    assert router(**chosen).rules == Rules(**chosen)
+    frontend = Frontend(
+        policy="round_robin",
+        max_concurrent_requests=7,
+        queue_size=6,
+        queue_timeout_secs=5.0,
+        request_timeout_secs=3.0,
+        retry_max_retries=2,
+        cb_failure_threshold=8,
+        cb_timeout_duration_secs=9.0,
+        max_payload_size=2000,
+    )
+    assert router(frontend=frontend, timer_scale=5.0, drain_s=2.0).rules == Rules(
+        policy="round_robin",
+        max_concurrent_requests=7,
+        queue_size=6,
+        queue_timeout_s=5.0,
+        request_timeout_s=3.0,
+        retries_max=2,
+        breaker_failures=8,
+        breaker_s=9.0,
+        max_payload_bytes=2000,
+        timer_scale=5.0,
+        drain_s=2.0,
+    )
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from router import held
 from router.errors import ApiError
-from router.held import read
+from router.held import held_of
 from router.membership import Watched
 from router.ranks import Heard
 from router.transfers import overview
@@ -24,7 +24,7 @@ def heard(body: bytes, status: int = 200) -> Heard:
 
 def test_what_a_rank_holds_is_read_out_of_its_state():
     state = {"ready": True, "tick": 7, "held": [HELD]}
-    assert read(heard(msgspec.json.encode(state))) == [HELD]
+    assert held_of(heard(msgspec.json.encode(state))) == [HELD]
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_what_a_rank_holds_is_read_out_of_its_state():
 )
 def test_who_tells_of_no_pages_is_named_with_the_reason(answer: Heard, why: str):
     with pytest.raises(ValueError, match=why):
-        read(answer)
+        held_of(answer)
 
 
 # who may be cut off
@@ -85,4 +85,4 @@ def test_who_cannot_be_asked_is_believed(monkeypatch: pytest.MonkeyPatch):
 def test_who_is_not_registered_is_named():
     known = asyncio.run(held.held_pages(GROUPS[:1], 1.0))
     assert known == HeldPages([], {"p0": "its rank 0 is not registered"})
-    assert asyncio.run(overview(GROUPS[:1], 1.0)).silent == {"p0.0": "it is not registered"}
+    assert asyncio.run(overview(GROUPS[:1], 1.0, lambda request_id: "")).silent == {"p0.0": "it is not registered"}

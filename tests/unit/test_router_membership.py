@@ -144,6 +144,26 @@ def test_a_registry_that_has_forgotten_is_believed_about_groups_that_do_not_talk
     assert membership.on_members(ranks("p0")[:1], 1) == []
     assert states(membership) == {"p0": State.MISSING}
     assert membership.on_members([], 2) == [Drop("p0")]
+    assert states(membership) == {"p0": State.LOST}
+
+
+def test_a_group_that_has_gone_is_listed_with_its_cause_for_ten_minutes():
+    membership = heard("p0")
+    membership.on_lost("p0", "rank 0 was killed by SIGKILL")
+    assert membership.on_members([], 2) == [Drop("p0")]
+    assert membership.on_members([], 600) == []
+    assert [watched.lost for watched in membership.groups()] == ["rank 0 was killed by SIGKILL"]
+    assert membership.on_members([], 603) == []
+    assert membership.groups() == []
+
+
+def test_a_group_that_comes_back_as_it_was_is_connected_to_again():
+    membership = heard("p0")
+    membership.on_hang_up("p0")
+    assert membership.on_members([], 2) == [Drop("p0")]
+    assert membership.on_members(ranks("p0"), 3) == [Connect("p0", ranks("p0")[0].intake)]
+    membership.on_load("p0", 3, LOAD)
+    assert usable(membership) == ["p0"]
 
 
 EARLIER = {
@@ -190,6 +210,19 @@ def test_a_broken_connection_is_a_loss_and_a_load_ends_it():
     assert membership.on_hang_up("p9") == []
 
 
+def test_of_one_that_has_hung_up_the_supervisor_only_says_why():
+    """It would be counted as another crash, and told as another."""
+    membership = heard("p0")
+    membership.on_hang_up("p0")
+    (watched,) = membership.groups()
+    assert (watched.cause, membership.unexplained("p0")) == ("its rank 0 hung up", True)
+    assert membership.on_lost("p0", "rank 0 was killed by SIGKILL") == []
+    assert (watched.cause, membership.unexplained("p0")) == ("rank 0 was killed by SIGKILL", False)
+    assert states(membership) == {"p0": State.LOST}
+    assert membership.on_lost("p0", "rank 1 was killed by SIGKILL") == [], "the first one tells it"
+    assert watched.cause == "rank 0 was killed by SIGKILL"
+
+
 def test_a_connection_that_never_was_cannot_break():
     membership = Membership("m")
     membership.on_members(ranks("p0"), 0)
@@ -221,7 +254,7 @@ def test_a_group_that_left_the_registry_is_dropped_when_it_is_silent():
     membership.on_load("p0", 2, LOAD)
     changes = [change for now in range(3, 9) for change in membership.on_members([], now)]
     assert changes == [Lost("p0", "no sign of life for 5 s"), Drop("p0")]
-    assert membership.groups() == []
+    assert [watched.lost for watched in membership.groups()] == ["none of its ranks is registered any more"]
 
 
 def test_messages_of_unknown_groups_change_nothing():
@@ -237,13 +270,13 @@ def test_the_reason_for_no_pair_is_told():
     membership.on_members(ranks("p0") + ranks("d0", epoch=0) + ranks("d1", model="other"), 1)
     told = "no decode group is usable: d0 is forming its ring; d1 serves another model"
     assert membership.why_none() == ("no_decode", told)
-    strange = [msgspec.structs.replace(member, fingerprint="g") for member in ranks("d0")]
+    strange = [msgspec.structs.replace(member, fingerprint="g", engine="torch") for member in ranks("d0")]
     membership.on_members(ranks("p0") + strange, 2)
     membership.on_load("d0", 2, LOAD)
     code, text = membership.why_none()
     assert code == "incompatible_pair"
     assert "p0 has f" in text
-    assert "d0 has g" in text
+    assert "d0 has g (engine torch)" in text
 
 
 def test_the_reason_for_no_colocated_group_is_told():

@@ -107,7 +107,7 @@ def test_a_group_that_takes_no_messages_is_not_waited_for():
     desk.full.add("p1")
     desk.route = OTHER_PAIR
     say(desk, "d0", "a")
-    desk._again = desk.book._again = lambda before, work, without: THIRD_PAIR if "p1" in without else OTHER_PAIR
+    desk._again = desk.book._again = lambda before, work, without, _: THIRD_PAIR if "p1" in without else OTHER_PAIR
     desk.book.on_lost("d0", "it burnt")
     assert [group for group, *_ in submitted(desk)[2:]] == ["d1", "p1", "d2", "p2"]
     assert ("d1", Cancel(Room(desk.room.rid, 2), Reason.PEER_ENDED)) in desk.sent, "it has its part already"

@@ -1,8 +1,10 @@
 """Routes take turns, and only groups that fit each other are paired."""
 
 from collections import Counter
+from typing import NoReturn
 
-from router.placement import RoundRobin, routes
+from router.placement import routes
+from router.policies import RoundRobin
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.ids import RankId
 from tandem.core.members import Member
@@ -13,9 +15,13 @@ def head(name: str, fingerprint: str = "f") -> Member:
     return Member(Group(role, name, (1,)), RankId(0), 1, 1, "h", fingerprint, "m", "", "", "", Limits())
 
 
+def look(_: object) -> NoReturn:
+    raise AssertionError("it takes turns, whatever is known")
+
+
 def turns(heads: list[Member], count: int, robin: RoundRobin | None = None) -> list[tuple[str, ...] | None]:
     robin = robin or RoundRobin()
-    chosen = [robin.choose(routes(heads)) for _ in range(count)]
+    chosen = [robin.choose(routes(heads), look) for _ in range(count)]
     return [route and route.names for route in chosen]
 
 

@@ -1,17 +1,16 @@
 """The book of open requests: what is sent to whom, and that every request is struck out exactly once."""
 
-import asyncio
-
 import pytest
 from desk import ALONE, OTHER_PAIR, Desk, both
 
 from router.errors import shutting_down
-from router.exchange import UNREAD_PIECES
-from router.requests import EVICTIONS_MAX, PEER_WAIT_S, UNREAD_CHARS
+from router.exchange import LOGPROB_CHARS, UNREAD_PIECES
+from router.reader import UNREAD_CHARS
+from router.requests import EVICTIONS_MAX, PEER_WAIT_S
 from router.stream import Failed, Finished
 from tandem.core.ids import RequestId, Room
-from tandem.core.messages import Cancel, Done, Evicted, Token
-from tandem.core.requests import Reason, Sampling
+from tandem.core.messages import Cancel, Done, Evicted, Portion, Token
+from tandem.core.requests import Logprobs, Reason, Sampling
 
 
 def test_the_work_goes_to_both_groups_each_with_its_peer():
@@ -20,6 +19,37 @@ def test_the_work_goes_to_both_groups_each_with_its_peer():
         ("d0", "p0", 600_000),
         ("p0", "d0", 600_000),
     ]
+
+
+def test_only_what_nobody_looks_at_before_its_end_is_told_whole():
+    assert [submit.whole for _, submit in Desk(streaming=False).submits()] == [True, True]
+    assert [submit.whole for _, submit in Desk(streaming=True).submits()] == [False, False]
+    assert [submit.whole for _, submit in Desk(streaming=False, stops=("x",)).submits()] == [False, False]
+    assert [submit.whole for _, submit in Desk(streaming=False, sampling=Sampling(logprobs=0)).submits()] == [
+        False,
+        False,
+    ]
+
+
+def test_an_answer_that_comes_in_portions_ends_with_the_last_of_them():
+    desk = Desk(max_tokens=4, streaming=False)
+    desk.token("p0", 0)
+    room = desk.exchange.attempt.room
+    desk.book.on_message("d0", Portion(room, 1, (98, 99)))
+    assert desk.exchange.end is None
+    desk.book.on_message("d0", Portion(room, 3, (100,)))
+    assert (desk.exchange.end, len(desk.book)) == (Finished("length"), 0)
+    assert "".join(desk.exchange.take())[1:] == "bcd"
+
+
+def test_a_request_told_whole_goes_on_behind_the_portions_that_it_has():
+    desk = Desk(max_tokens=9, streaming=False)
+    desk.token("p0", 0)
+    desk.book.on_message("d0", Portion(desk.exchange.attempt.room, 1, (98, 99)))
+    desk.route = OTHER_PAIR
+    desk.book.on_lost("d0", "it burnt")
+    again = [submit for group, submit in desk.submits() if group == "d1"]
+    assert [(submit.whole, submit.work.generated, submit.work.prompt[-2:]) for submit in again] == [(True, 3, (98, 99))]
 
 
 def test_one_token_goes_to_prefill_alone():
@@ -150,6 +180,31 @@ def test_unread_text_is_joined_and_bounded():
     assert (desk.code(), desk.cancels()) == ("slow_reader", both(Reason.CLIENT_GONE))
 
 
+def scored(desk: Desk, index: int) -> None:
+    desk.book.on_message("d0", Token(desk.room, index, 65, Logprobs(0.0, ((1, 0.0),) * 20)))
+
+
+def test_log_probabilities_that_nobody_reads_count_too():
+    desk = Desk(max_tokens=10**6, sampling=Sampling(logprobs=20))
+    each = 1 + 21 * LOGPROB_CHARS
+    for index in range(UNREAD_CHARS // each):
+        scored(desk, index)
+    assert desk.exchange.end is None
+    scored(desk, UNREAD_CHARS // each)
+    assert desk.code() == "slow_reader"
+
+
+def test_one_body_holds_only_so_many_log_probabilities(monkeypatch):
+    monkeypatch.setattr("router.reader.BODY_CHARS", 10_000)
+    desk = Desk(max_tokens=10**6, streaming=False, sampling=Sampling(logprobs=20))
+    for index in range(5):
+        scored(desk, index)
+        desk.exchange.reader.take()
+    assert desk.exchange.end is None
+    scored(desk, 5)
+    assert (desk.code(), desk.exchange.end.error.status) == ("answer_too_large", 400)
+
+
 def test_text_that_is_sent_as_one_body_is_bounded_by_max_tokens_alone():
     desk = Desk(max_tokens=UNREAD_CHARS + 10, streaming=False)
     for index in range(UNREAD_CHARS + 10):
@@ -157,24 +212,34 @@ def test_text_that_is_sent_as_one_body_is_bounded_by_max_tokens_alone():
     assert desk.exchange.end == Finished("length")
 
 
-def test_a_waiter_wakes_for_text_for_the_end_and_for_nothing():
-    async def story() -> None:
-        desk = Desk(max_tokens=2)
-        waiting = asyncio.create_task(desk.exchange.news(30))
-        await asyncio.sleep(0)
-        desk.token("p0", 0)
-        await waiting
-        assert desk.exchange.take() == ["A"]
-        await desk.exchange.news(0.001)
-        assert (desk.exchange.take(), desk.exchange.end) == ([], None)
-        ended = asyncio.create_task(desk.exchange.ended())
-        await asyncio.sleep(0)
-        desk.token("d0", 1)
-        await ended
-        await desk.exchange.news(30)
-        assert (desk.exchange.take(), desk.exchange.end) == (["A"], Finished("length"))
+def test_a_stream_is_told_of_text_and_of_the_end_and_of_nothing_else():
+    desk = Desk(max_tokens=2)
+    reader, told = desk.exchange.reader, []
+    reader.listen(lambda: told.append((reader.take(), desk.exchange.take())))
+    desk.token("p0", 0)
+    desk.token("d0", 0)
+    assert told == [([0], ["A"])]
+    desk.token("d0", 1)
+    assert told == [([0], ["A"]), ([0], ["A"]), ([0], [])]
+    assert desk.exchange.end == Finished("length")
 
-    asyncio.run(story())
+
+def test_an_answer_that_is_not_streamed_is_told_of_the_end_only():
+    desk = Desk(max_tokens=2, streaming=False)
+    reader, told = desk.exchange.reader, []
+    reader.listen(lambda: told.append((reader.take(), desk.exchange.take())))
+    desk.token("p0", 0)
+    assert told == []
+    desk.token("d0", 1)
+    assert told == [([0], ["A", "A"])]
+
+
+def test_who_listens_late_is_told_of_what_there_is():
+    desk = Desk()
+    desk.token("p0", 0)
+    told = []
+    desk.exchange.reader.listen(lambda: told.append("news"))
+    assert told == ["news"]
 
 
 # a group gives the pages of a request up

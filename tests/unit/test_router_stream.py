@@ -14,7 +14,7 @@ from router.stream import Failed, Finished, Stream
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.ids import RankId, RequestId, Room
 from tandem.core.members import Member
-from tandem.core.messages import Done, Token
+from tandem.core.messages import Done, Portion, Token
 from tandem.core.requests import Reason, Sampling, Work
 
 P, D = RoleName.PREFILL, RoleName.DECODE
@@ -70,6 +70,53 @@ def test_duplicates_in_any_order_change_nothing(repeats: list[int]):
             text += one.on_token(D, Token(ROOM, index, data[index]))
     assert (text, one.count, one.end) == (data.decode(), len(data), None)
     assert next(fresh) == 0
+
+
+@given(st.binary(min_size=1, max_size=40), st.lists(st.integers(0, 40), max_size=5), st.integers(1, 45), st.data())
+def test_portions_say_what_their_tokens_say(text: bytes, cuts: list[int], max_tokens: int, data: st.DataObject):
+    tokens = [*text, EOS] if data.draw(st.booleans()) else list(text)
+    stops = ("ab",) if data.draw(st.booleans()) else ()
+    by_token, by_portion = stream(max_tokens, stops), stream(max_tokens, stops)
+    told = ""
+    for first, last in itertools.pairwise([0, *sorted(min(cut, len(tokens)) for cut in cuts), len(tokens)]):
+        known = data.draw(st.integers(0, first))  # what is told again changes nothing
+        told += by_portion.on_portion(D, Portion(ROOM, known, tuple(tokens[known:last])))
+    assert told == feed(by_token, tokens)
+    assert by_portion.end == by_token.end
+    assert stops or by_portion.count == by_token.count
+
+
+def test_a_portion_after_a_gap_is_the_groups_fault():
+    one = stream()
+    assert feed(one, b"h") + one.on_portion(D, Portion(ROOM, 2, (65,))) == "h"
+    assert code(one) == "protocol_violation"
+
+
+def test_a_portion_with_a_token_that_does_not_exist_ends_it():
+    one = stream()
+    assert one.on_portion(D, Portion(ROOM, 0, (65, 257))) == ""
+    assert code(one) == "protocol_violation"
+
+
+def test_a_portion_of_another_attempt_is_not_heard():
+    one = stream()
+    assert one.on_portion(D, Portion(Room(ROOM.rid, 2), 0, (65,))) == ""
+    assert (one.count, one.end) == (0, None)
+
+
+def test_who_asked_for_log_probabilities_takes_no_portion():
+    work = Work(ROOM, (1,), 9, (EOS,), Sampling(logprobs=0), None)
+    one = Stream(Attempt(work, route("p0", "d0")), 257, ByteDetokenizer(), ())
+    assert one.on_portion(D, Portion(ROOM, 0, (65,))) == ""
+    assert code(one) == "protocol_violation"
+
+
+def test_prefill_is_needed_no_more_once_decode_has_told_a_token():
+    one = stream()
+    feed(one, b"h", role=P)
+    assert one.needs(P)
+    feed(one, b"h")
+    assert (one.needs(P), one.needs(D)) == (False, True)
 
 
 def test_a_gap_is_the_groups_fault_and_ends_it():

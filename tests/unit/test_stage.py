@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from tandem.core.config import Group, Limits, RankOptions, RoleName
+from tandem.core.ends import EndKind
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LEADER
 from tandem.runtime import stage
@@ -84,7 +85,7 @@ def test_the_supervisors_word_about_ones_own_group_ends_the_epoch(serving: tuple
     made.on_word("lost d0 rank 1 was killed by SIGKILL")
     (error,) = served.thrown
     assert isinstance(error, EpochOver)
-    assert str(error) == "d0 rank 1 was killed by SIGKILL"
+    assert (str(error), error.kind) == ("d0 rank 1 was killed by SIGKILL", EndKind.DIED)
 
 
 def test_a_ring_that_is_not_formed_loses_nobody(serving: tuple[Stage, Served]):
@@ -120,3 +121,4 @@ def test_it_is_not_ready_and_says_what_it_waits_for(serving: tuple[Stage, Served
     state = made._ask(1.0)
     assert state is not None
     assert (state["ready"], state["waiting_for"], state["epochs"], state["last_end"]) == (False, "its engine", 0, None)
+    assert not state["loaded"]

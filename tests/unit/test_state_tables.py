@@ -38,8 +38,13 @@ HANDOFF = Table(
     handoff.NEXT,
     handoff.State,
     handoff.Input,
-    handoff.State.BOOTSTRAPPING,
+    handoff.State.COMPILING,
     """
+    COMPILING     COMPILED     BOOTSTRAPPING
+    COMPILING     BOOTSTRAPPED GRANTED
+    COMPILING     ENDED        GONE
+    GRANTED       COMPILED     WAITING
+    GRANTED       ENDED        GONE
     BOOTSTRAPPING BOOTSTRAPPED WAITING
     BOOTSTRAPPING ENDED        GONE
     WAITING       ADMITTED     RUNNING
@@ -57,8 +62,10 @@ INTAKE = Table(
     intake.NEXT,
     intake.State,
     intake.Input,
-    intake.State.QUEUED,
+    intake.State.COMPILING,
     """
+    COMPILING    COMPILED        QUEUED
+    COMPILING    ENDED           GONE
     QUEUED       ALLOCATED       ASKING
     QUEUED       ENDED           GONE
     ASKING       GRANTED         TRANSFERRING

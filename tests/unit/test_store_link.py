@@ -15,6 +15,7 @@ from consensus import link, stall
 from consensus.pulse import Pulse
 from consensus.store_link import FollowerStore, LeaderStore, PPConsensusStore
 from tandem.core.config import Limits
+from tandem.core.ends import End, EndKind
 from tandem.core.ids import Epoch, RankId, RequestId, Room
 from tandem.core.messages import EpochEnded, Fact, Facts, Formed, FromLeader, Heartbeat, Join, Leaving, Progress
 from tandem.runtime.links import Inbox, Sockets, encode, post
@@ -47,7 +48,7 @@ class Heard:
 
     @property
     def lost(self) -> list[str]:
-        return [word.cause for word in self.over]
+        return [word.end.cause for word in self.over]
 
     def on_over(self, word: EpochEnded) -> None:
         self.over.append(word)
@@ -185,7 +186,7 @@ def test_a_rank_that_comes_back_is_another_process(ring: Ring) -> None:
     _, heard, _, at_follower = ring.formed()
     _, at_successor = ring.follower(join(1, incarnation=2))
     eventually(lambda: heard.lost)
-    assert heard.lost == ["rank 1 came back as another process"]
+    assert [word.end for word in heard.over] == [End("rank 1 came back as another process", EndKind.REPLACED)]
     assert at_successor.formed == []
     assert len(at_follower.formed) == 1
 
@@ -195,9 +196,9 @@ def test_a_rank_that_has_outlived_the_epoch_says_why_it_is_over(ring: Ring) -> N
     _, heard, follower, _ = ring.formed()
     ring.stop(follower)
     again = join(1, incarnation=2, known=heard.formed[0].epoch)
-    ring.follower(msgspec.structs.replace(again, last_end="rank 0 was silent"))
+    ring.follower(msgspec.structs.replace(again, last_end=End("rank 0 was silent", EndKind.SILENT)))
     eventually(lambda: heard.over)
-    assert heard.lost == ["rank 0 was silent"]
+    assert [word.end for word in heard.over] == [End("rank 0 was silent", EndKind.SILENT)]
 
 
 def test_a_rank_with_another_model_cannot_join_and_is_told_so(ring: Ring) -> None:
@@ -232,19 +233,21 @@ def test_whoever_finds_that_the_epoch_is_over_all_others_hear_the_same_words(rin
     two, at_two = ring.follower(join(2))
     eventually(lambda: at_leader.formed and at_one.formed and at_two.formed)
     stores: list[PPConsensusStore] = [leader, one, two]
-    stores[finder].end("it is divergent")
+    end = End("it is divergent", EndKind.DIVERGED)
+    stores[finder].end(end)
     others = [heard for rank, heard in enumerate((at_leader, at_one, at_two)) if rank != finder]
     eventually(lambda: all(heard.over for heard in others))
-    word = EpochEnded(at_leader.formed[0].epoch, RankId(finder), "it is divergent")
+    word = EpochEnded(at_leader.formed[0].epoch, RankId(finder), end)
     assert [heard.over for heard in others] == [[word], [word]]
 
 
 def test_the_last_word_leaves_before_the_link_does(ring: Ring) -> None:
     leader, _, _, at_follower = ring.formed()
-    leader.end("rank 0 was told to end", left=True)
+    leader.end(End("rank 0 was told to end", EndKind.LEFT))
     ring.stop(leader)
     (word,) = eventually(lambda: at_follower.over)
-    assert (word.cause, word.left) == ("rank 0 was told to end", True)
+    assert word.end == End("rank 0 was told to end", EndKind.LEFT)
+    assert word.end.left
 
 
 def test_who_was_frozen_hears_the_last_word_when_the_link_is_long_gone(ring: Ring) -> None:
@@ -252,19 +255,19 @@ def test_who_was_frozen_hears_the_last_word_when_the_link_is_long_gone(ring: Rin
     frozen = ring.dealer()
     ring.say(frozen, join(1))
     eventually(lambda: heard.formed)
-    leader.end("rank 1 was silent")
+    leader.end(End("rank 1 was silent"))
     ring.stop(leader)
     inbox: Inbox[FromLeader] = Inbox(frozen, FromLeader)
     (word,) = eventually(lambda: [said for said in iter(inbox.receive, None) if isinstance(said, EpochEnded)])
-    assert word.cause == "rank 1 was silent"
+    assert word.end == End("rank 1 was silent")
 
 
 def test_only_the_first_word_counts(ring: Ring) -> None:
     leader, at_leader, follower, at_follower = ring.formed()
-    leader.end("first")
-    leader.end("second")
+    leader.end(End("first"))
+    leader.end(End("second"))
     eventually(lambda: at_follower.over)
-    follower.end("third")
+    follower.end(End("third"))
     ring.stop(follower)
     ring.stop(leader)
     assert (at_leader.lost, at_follower.lost) == ([], ["first"])
@@ -286,6 +289,7 @@ def test_a_ring_that_stands_still_is_over_and_every_rank_reads_who_it_was(
     (cause,) = eventually(lambda: at_leader.lost)
     assert "the ring stalled: rank 1, at tick -1, has awaited ran(7)" in cause
     assert eventually(lambda: at_follower.lost) == [cause]
+    assert [heard.over[0].end.kind for heard in (at_leader, at_follower)] == [EndKind.STALLED] * 2
 
 
 def test_strangers_say_nothing_about_the_ring(ring: Ring) -> None:
@@ -300,7 +304,7 @@ def test_strangers_say_nothing_about_the_ring(ring: Ring) -> None:
         Facts(old, RankId(1), 1, entries),
         Facts(epoch, RankId(7), 1, entries),
         Leaving(old, RankId(1)),
-        EpochEnded(old, RankId(1), "a zombie"),
+        EpochEnded(old, RankId(1), End("a zombie")),
     ]
     for word in words:
         ring.say(stranger, word)

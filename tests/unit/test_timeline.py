@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from tandem.core.config import RoleName
+from tandem.core.config import Group, RoleName
 from tandem.core.effects import Effect, Observe, Post, TellPeer
 from tandem.core.events import BackedUp, Combined, Event, LayerRan, Moved, Ran, Started, Written
 from tandem.core.ids import NO_SLOT, Epoch, LayerId, PageId, RankId, RequestId, Room, Slot, Tick
@@ -15,6 +15,7 @@ from tandem.core.plan import Ask, Emitted, Ended, Forgotten, Granted, Note, Plan
 from tandem.core.requests import Reason, Sampling, Work
 from tandem.runtime.ends import Ends
 from tandem.runtime.history import Chunk, Entry, Landing, Mark, Outline, Outlines, Track, Tracks, What, Write
+from tandem.runtime.tally import Tally
 from tandem.runtime.timeline import HALF, MAX_ROOMS, NEWEST, Timeline
 from tandem.runtime.witness import Witness
 
@@ -50,14 +51,18 @@ def told(layer: int = 2, first: int = 0, last: int = PROMPT) -> TellPeer:
     return TellPeer("d0", RankId(1), Commit(ROOM, LayerId(layer), first, last))
 
 
+def made(role: RoleName, kinds: tuple[Kind, ...], most_rooms: int = MAX_ROOMS) -> Timeline:
+    return Timeline(role, kinds, BLOCK_BYTES, Tally(Group(role, "g", (2, 2)), RankId(0)), most_rooms)
+
+
 @pytest.fixture
 def prefill() -> Timeline:
-    return Timeline(RoleName.PREFILL, PREFILL, BLOCK_BYTES)
+    return made(RoleName.PREFILL, PREFILL)
 
 
 @pytest.fixture
 def decode() -> Timeline:
-    return Timeline(RoleName.DECODE, DECODE, BLOCK_BYTES)
+    return made(RoleName.DECODE, DECODE)
 
 
 def only(timeline: Timeline) -> Track:
@@ -246,7 +251,7 @@ def test_the_first_copy_to_host_memory_is_no_second_landing(decode: Timeline):
 
 
 def test_a_rank_behind_the_first_hears_of_requests_and_verdicts_by_the_baton():
-    timeline = Timeline(RoleName.DECODE, DECODE, BLOCK_BYTES)
+    timeline = made(RoleName.DECODE, DECODE)
     timeline.on_event(1, baton(submit(peer="p0")))
     verdicts = (Verdict(ROOM, Kind.TRANSFERRED), Verdict(ROOM, Kind.BACKED_UP, 1))
     timeline.on_event(2, baton(FirstToken(ROOM, 7), verdicts=verdicts))
@@ -306,7 +311,7 @@ def test_every_attempt_is_told(prefill: Timeline):
 
 
 def test_the_oldest_room_goes_for_one_more():
-    timeline = Timeline(RoleName.PREFILL, PREFILL, BLOCK_BYTES, most_rooms=2)
+    timeline = made(RoleName.PREFILL, PREFILL, 2)
     rooms = [Room(RequestId(number), 1) for number in (1, 2, 3)]
     for room in rooms:
         timeline.on_event(1, submit(room))
@@ -319,8 +324,21 @@ def test_the_oldest_room_goes_for_one_more():
     ]
 
 
+def test_only_rooms_that_have_changed_since_are_told(prefill: Timeline, decode: Timeline):
+    other = Room(RequestId(2), 1)
+    prefill.on_event(1, submit())
+    prefill.on_event(2, submit(other))
+    one_write(prefill)  # of the first one: its commit leaves at 25
+    assert [found.rid for found in prefill.outlines(2)] == [f"{2:016x}", f"{ROOM.rid:016x}"]
+    assert [found.rid for found in prefill.outlines(3)] == [f"{ROOM.rid:016x}"]
+    assert prefill.outlines(100) == []
+    decode.on_event(1, submit())
+    decode.on_event(7, Commit(ROOM, LayerId(2), 0, PROMPT))
+    assert [found.layers for found in decode.outlines(7)] == [1], "a landing changes it, too"
+
+
 def test_a_write_of_a_room_that_had_to_go_still_ends():
-    timeline = Timeline(RoleName.PREFILL, PREFILL, BLOCK_BYTES, most_rooms=1)
+    timeline = made(RoleName.PREFILL, PREFILL, 1)
     timeline.on_event(1, submit())
     timeline.on_effect(2, post(1))
     timeline.on_event(3, submit(Room(RequestId(2), 1)))
@@ -333,7 +351,7 @@ def test_a_write_of_a_room_that_had_to_go_still_ends():
 
 
 def test_an_overview_is_of_the_newest_rooms():
-    timeline = Timeline(RoleName.PREFILL, PREFILL, BLOCK_BYTES)
+    timeline = made(RoleName.PREFILL, PREFILL)
     for number in range(MAX_ROOMS + 5):
         timeline.on_event(1, submit(Room(RequestId(number), 1)))
     assert len(timeline) == MAX_ROOMS

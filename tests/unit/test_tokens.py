@@ -34,12 +34,19 @@ def test_known_ids() -> None:
     assert SMOLLM.eos_ids == (END,)
 
 
+def test_a_token_has_bytes_or_a_name() -> None:
+    ids = SMOLLM.encode_text("Hello 🌍")
+    assert b"".join(map(SMOLLM.token_bytes, ids)).decode() == "Hello 🌍"
+    assert {SMOLLM.special_name(token) for token in ids} == {""}
+    assert (SMOLLM.token_bytes(END), SMOLLM.special_name(END)) == (b"", "<|im_end|>")
+
+
 # SmolLM2's vocabulary lacks some bytes of control and unassigned characters, and every tokenizer drops those.
 LETTERS = st.characters(exclude_categories=["Cs", "Cc", "Cn"]) | st.sampled_from("\n\t\r ")
 
 
 @given(st.text(LETTERS))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_text_survives_the_round_trip(text: str) -> None:
     assert text_of(SMOLLM.encode_text(text)) == text
 

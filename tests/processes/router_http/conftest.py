@@ -1,13 +1,13 @@
 """A real router over real HTTP, in front of a protocol double: rank 0 of prefill and decode groups in a thread."""
 
 import contextlib
-import functools
 import json
 import queue
 import socket
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -16,27 +16,25 @@ from typing import Any
 import msgspec
 import openai
 import pytest
-import waiting
 import zmq
-import zmq.asyncio
 from byte_text import ByteDetokenizer
+from waiting import DEADLINE_S, eventually
 
 from router.app import Parts, Router
+from router.asked import CHOICES_MAX
+from router.auth import Doors
 from router.ports import Model
 from router.service import Rules
-from tandem.core.config import Group, Limits, RoleName, RouterOptions
+from router.upstream import Connect
+from tandem.core.config import Frontend, Group, Limits, RoleName, RouterOptions
 from tandem.core.ids import Epoch, RankId, Room
 from tandem.core.inputs import Control, Knobs, Submit
 from tandem.core.members import Member
 from tandem.core.messages import Cancel, Done, Evicted, Load, ToGroup, Token, Watch
-from tandem.core.requests import Reason, Work, ending
+from tandem.core.requests import NO_LOGPROBS, Logprobs, Reason, Work, ending
 
 EOS = 256
-DEADLINE_S = 30.0
 PREFILL, DECODE = "p0", "d0"
-
-
-eventually = functools.partial(waiting.eventually, deadline_s=DEADLINE_S)
 
 
 class ByteTokenizer:
@@ -53,6 +51,24 @@ class ByteTokenizer:
     def detokenizer(self) -> ByteDetokenizer:
         return ByteDetokenizer()
 
+    def token_bytes(self, token: int) -> bytes:
+        return bytes([token]) if token < EOS else b""
+
+    def special_name(self, token: int) -> str:
+        return "<end>" if token == EOS else ""
+
+
+def check_grammar(text: str) -> None:
+    if "impossible" in text:
+        raise ValueError("it allows nothing")
+
+
+def logprobs_of(work: Work, token: int) -> Logprobs | None:
+    """The token itself is the likeliest, then come those with the next ids."""
+    count = work.sampling.logprobs
+    likeliest = tuple((token + at, -0.5 - at) for at in range(count))
+    return None if count == NO_LOGPROBS else Logprobs(-0.5, likeliest)
+
 
 @dataclass
 class Script:
@@ -63,8 +79,13 @@ class Script:
     hold_at: int | None = None  # send this many tokens, then wait for `go`
     refuse: dict[str, Reason] = field(default_factory=dict)  # group -> its only answer
     fail_after: dict[str, tuple[int, Reason]] = field(default_factory=dict)  # decode: tokens, then this Done
+    fail_at: dict[int, tuple[int, Reason]] = field(default_factory=dict)  # the same for one choice, by its number
     evict_after: int | None = None  # decode: so many tokens of every attempt, then Evicted
+    cached: int = 0  # tokens of the prompt that prefill says it had
     noise: bool = False  # duplicates, and tokens of another attempt
+
+    def let_go(self) -> None:
+        self.hold_at = None
 
 
 class PairDouble(threading.Thread):
@@ -91,7 +112,6 @@ class PairDouble(threading.Thread):
         self._sent: dict[Room, int] = {}
         self._gone: set[Room] = set()
         self._prompts: dict[int, int] = {}  # tokens in the prompt of the first attempt, by request
-        self._go = threading.Event()
         self._over = threading.Event()
         self._decode = msgspec.msgpack.Decoder(ToGroup).decode
 
@@ -111,12 +131,12 @@ class PairDouble(threading.Thread):
         """Forget everything, and do this from now on."""
         with self._news:
             self.seen.clear()
-        self._go.clear()
         self.script = Script(**script)
 
     def go(self) -> None:
-        """Send what was held."""
-        self._go.set()
+        """Send what was held, of all requests in the order they came."""
+        script = self.script
+        self._calls.put(lambda: script.let_go())
 
     def end(self, name: str, farewell: Reason | None = None) -> None:
         """This group hangs up, after a last word about each of its requests, if one is given."""
@@ -205,7 +225,7 @@ class PairDouble(threading.Thread):
                 self._send(name, router, Load(name, 0, 0, 99))
 
     def _send(self, name: str, router: bytes, message: Any) -> None:
-        self._sockets[name].send_multipart([router, msgspec.msgpack.encode(message)])
+        self._sockets[name].send_multipart([router, msgspec.msgpack.encode([message])])
 
     def _advance(self, room: Room) -> None:
         """One step of a request: refusals, then token 0 from prefill, then everything from decode."""
@@ -221,25 +241,28 @@ class PairDouble(threading.Thread):
             self._end(room)
             return
         ids = script.ids if script.ids is not None else [*script.reply, EOS]
+        if script.ids is None and not work.stop_ids:
+            ids = ids * (work.last_position // len(ids) + 1)  # the end of the sequence is ignored: again and again
         ids = ids[len(work.prompt) - self._prompts.setdefault(room.rid, len(work.prompt)) :]
         while (sent := self._sent.get(room, 0)) < len(ids):
-            if script.hold_at == sent and not self._go.is_set():
+            if script.hold_at == sent:
                 return
             if not self._send_token(room, sides, work, sent, ids[sent]):
                 return
 
     def _send_token(self, room: Room, sides: dict[str, tuple[bytes, Work]], work: Work, index: int, token: int) -> bool:
         """False when the request has ended with it."""
-        reason = ending(work, index + 1, token)
+        reason, logprobs = ending(work, index + 1, token), logprobs_of(work, token)
         prefill = next(name for name in sides if name[0] == "p")
         decode = next((name for name in sides if name[0] == "d"), None)
         if index == 0:
-            self._send(prefill, sides[prefill][0], Token(room, 0, token))
+            self._send(prefill, sides[prefill][0], Token(room, 0, token, logprobs, self.script.cached))
             if reason is not None:
                 self._send(prefill, sides[prefill][0], Done(room, reason))
         if decode is not None and (index or reason is None):
             router = sides[decode][0]
             fails_at, failure = self.script.fail_after.get(decode, (None, None))
+            fails_at, failure = self.script.fail_at.get(room.rid % CHOICES_MAX, (fails_at, failure))
             if fails_at == index:
                 self._send(decode, router, Done(room, failure))
                 self._end(room)
@@ -251,7 +274,7 @@ class PairDouble(threading.Thread):
             if self.script.noise and index:
                 self._send(decode, router, Token(Room(room.rid, 2), index, ord("X")))
                 self._send(decode, router, Token(room, index - 1, ord("Y")))
-            self._send(decode, router, Token(room, index, token))
+            self._send(decode, router, Token(room, index, token, logprobs))
             if reason is not None:
                 self._send(decode, router, Done(room, reason))
         self._sent[room] = index + 1
@@ -267,13 +290,27 @@ class PairDouble(threading.Thread):
 class Serving:
     """A running router and the double behind it."""
 
-    def __init__(self, double: PairDouble, rules: Rules, members: Callable[[], list[Member]]) -> None:
+    def __init__(
+        self,
+        double: PairDouble,
+        rules: Rules,
+        members: Callable[[], list[Member]],
+        doors: Doors | None = None,
+        frontend: Frontend | None = None,
+    ) -> None:
         self.double = double
         self.members = members
         self._ready = threading.Event()
         self._urls: tuple[str, str] = ("", "")
-        options = RouterOptions(cluster="", model="tiny", served_model_name="", registry_url="", port=0)
-        parts = Parts(Model("tiny", 257, ByteTokenizer()), lambda: self.members(), self._connector)
+        options = RouterOptions(
+            cluster="", model="tiny", served_model_name="", registry_url="", port=0, frontend=frontend or Frontend()
+        )
+        parts = Parts(
+            Model("tiny", 257, ByteTokenizer(), check_grammar),
+            lambda: self.members(),
+            self._connector,
+            doors or Doors(),
+        )
         self.router = Router(options, parts, rules)
         self.exit_code: int | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -282,8 +319,8 @@ class Serving:
         self.url, self.admin_url = self._urls
 
     @staticmethod
-    def _connector(context: zmq.asyncio.Context) -> Callable[[str], zmq.asyncio.Socket]:
-        def connect(address: str) -> zmq.asyncio.Socket:
+    def _connector(context: "zmq.Context[zmq.Socket[bytes]]") -> Connect:
+        def connect(address: str) -> "zmq.Socket[bytes]":
             dealer = context.socket(zmq.DEALER)
             dealer.rcvhwm = 0
             dealer.connect(address)
@@ -300,8 +337,10 @@ class Serving:
 
     @property
     def address(self) -> tuple[str, int]:
-        host, port = self.url.removeprefix("http://").split(":")
-        return host, int(port)
+        url = urllib.parse.urlsplit(self.url)
+        assert url.hostname is not None
+        assert url.port is not None
+        return url.hostname, url.port
 
     def client(self) -> openai.OpenAI:
         return openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=DEADLINE_S)
@@ -365,9 +404,13 @@ class Serving:
     def open_stream(self, **fields: Any) -> socket.socket:
         """A chat stream on a raw socket, its response unread."""
         body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "stream": True, **fields}
+        return self.open_post("/v1/chat/completions", body)
+
+    def open_post(self, path: str, body: dict[str, Any]) -> socket.socket:
+        """A request on a raw socket, its response unread."""
         payload = json.dumps(body).encode()
         line = socket.create_connection(self.address, timeout=DEADLINE_S)
-        head = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
+        head = f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         line.sendall(f"{head}content-length: {len(payload)}\r\n\r\n".encode() + payload)
         return line
 
@@ -396,11 +439,19 @@ def start() -> Iterator[Callable[..., Serving]]:
     """Start a router with rules of its own: `start(ping_s=0.1)`."""
     with contextlib.ExitStack() as stack:
 
-        def starter(limits: Limits | None = None, registered: bool = True, pairs: int = 1, **rules: Any) -> Serving:
+        def starter(
+            limits: Limits | None = None,
+            registered: bool = True,
+            pairs: int = 1,
+            doors: Doors | None = None,
+            frontend: Frontend | None = None,
+            **rules: Any,
+        ) -> Serving:
             double = PairDouble(limits or Limits(), pairs)
             stack.callback(double.close)
             double.start()
-            serving = Serving(double, replace(Rules(), **rules), double.members if registered else list)
+            members = double.members if registered else list
+            serving = Serving(double, replace(Rules(), **rules), members, doors, frontend)
             stack.callback(serving.close)
             if registered:
                 serving.wait_usable(2 * pairs)

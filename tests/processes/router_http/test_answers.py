@@ -1,9 +1,14 @@
 """What clients get when all goes well, through the official client and over real HTTP."""
 
 import asyncio
+import dataclasses
 import json
+import socket
+import threading
 
+import openai
 import pytest
+from waiting import DEADLINE_S
 
 from tandem.core.requests import Reason
 
@@ -101,6 +106,33 @@ def test_parts_and_roles_become_messages(serving, kinds):
     assert prompt == b"system: rules\nassistant: yes\nuser: one\ntwo\n"
 
 
+def test_a_schema_reaches_both_groups(serving, kinds):
+    schema = {"type": "object", "properties": {"name": {"type": "string"}}}
+    wanted = {"type": "json_schema", "json_schema": {"name": "person", "schema": schema, "strict": True}}
+    with serving.client() as client:
+        client.chat.completions.create(model="tiny", messages=HI, response_format=wanted)
+    grammars = [submit.work.grammar for submit in serving.double.wait_for(kinds.submit, count=2)]
+    assert [json.loads(grammar) for grammar in grammars] == [schema] * 2
+
+
+def test_a_schema_is_compiled_beside_the_loop(serving, monkeypatch):
+    threads = []
+    model = serving.router.service.model
+    seen = dataclasses.replace(model, check_grammar=lambda text: threads.append(threading.current_thread().name))
+    monkeypatch.setattr(serving.router.service, "model", seen)
+    with serving.client() as client:
+        client.chat.completions.create(model="tiny", messages=HI, response_format={"type": "json_object"})
+    assert [name.rpartition("_")[0] for name in threads] == ["tokenise"]
+
+
+def test_a_schema_that_cannot_be_used_reaches_no_group(serving, kinds):
+    wanted = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"title": "impossible"}}}
+    with serving.client() as client, pytest.raises(openai.BadRequestError) as raised:
+        client.chat.completions.create(model="tiny", messages=HI, response_format=wanted)
+    assert (raised.value.code, raised.value.param) == ("invalid_schema", "response_format")
+    assert not [message for _, message in serving.double.seen if isinstance(message, kinds.submit)]
+
+
 def test_a_stream_has_the_role_first_and_usage_last(serving):
     serving.double.play(reply="héllo 🌍".encode())
     with serving.client() as client:
@@ -180,6 +212,26 @@ def test_the_stream_is_framed_as_server_sent_events(serving, kinds):
         ({"content": "e"}, None),
         ({}, "length"),
     ]
+
+
+def test_a_client_of_http_1_0_gets_no_chunks(start, kinds):
+    """It takes all up to the end of the connection, so chunks and their lengths would be a part of the text."""
+    serving = start(ping_s=0.05)
+    serving.double.play(hold_at=3)
+    body = json.dumps({"model": "tiny", "messages": HI, "stream": True}).encode()
+    with socket.create_connection(serving.address, timeout=DEADLINE_S) as line:
+        line.sendall(f"POST /v1/chat/completions HTTP/1.0\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body)
+        answer = b""
+        while b": ping" not in answer:
+            answer += (more := line.recv(65536))
+            assert more, answer
+        serving.double.go()
+        answer += kinds.read_all(line)
+    status, headers, payload = kinds.parse(answer)
+    assert (status, headers["connection"], headers.get("transfer-encoding")) == (200, "close", None)
+    *events, rest = payload.split(b"\n\n")
+    assert (events[-1], rest) == (b"data: [DONE]", b"")
+    assert {event[:6] for event in events} == {b"data: ", b": ping"}
 
 
 def test_pings_keep_the_line_open_before_the_first_token(start, kinds):

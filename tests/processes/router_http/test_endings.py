@@ -10,6 +10,7 @@ import threading
 
 import openai
 import pytest
+from waiting import DEADLINE_S
 
 from tandem.core.requests import Reason
 
@@ -61,7 +62,7 @@ def test_a_client_that_leaves_within_its_body_leaves_nothing(serving, kinds):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_the_deadline_holds_although_both_groups_are_silent(start, kinds, stream):
-    serving = start(request_timeout_s=0.5)
+    serving = start(request_timeout_s=1.5)
     serving.double.play(hold_at=0)
     status, _, payload = serving.post(CHAT, {**BODY, "stream": stream})
     assert (status, json.loads(payload)["error"]["code"]) == (504, "deadline_exceeded")
@@ -111,9 +112,11 @@ def test_a_silent_group_is_lost_and_may_come_back(start, kinds, until):
     with serving.open_stream() as line:
         serving.double.wait_for(kinds.submit, count=2)
         serving.double.silent.add(kinds.prefill)
-        data = line.recv(65536)
+        data = b""
+        while b"no sign of life" not in data:
+            data += (more := line.recv(65536))
+            assert more, data
         assert b" 502 " in data.split(b"\r\n")[0]
-        assert b"no sign of life" in data
     cancelled_on_both(serving, kinds, Reason.PEER_ENDED)
     assert serving.get("/readyz")[1]["error"]["code"] == "no_prefill"
     serving.double.silent.clear()
@@ -166,7 +169,7 @@ def test_a_registry_that_fails_leaves_the_last_known_members(start, kinds, until
         raise ConnectionError("redis is down")
 
     serving.members = down
-    assert asked.wait(30)
+    assert asked.wait(DEADLINE_S)
     assert serving.post(CHAT, BODY)[0] == 200
 
 
@@ -227,4 +230,4 @@ def test_a_signal_ends_the_process_and_torch_was_never_loaded(number):
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline().startswith("READY http://127.0.0.1:")
         os.kill(process.pid, number)
-        assert process.wait(10) == 0
+        assert process.wait(DEADLINE_S) == 0

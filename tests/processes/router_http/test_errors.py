@@ -5,6 +5,7 @@ import socket
 
 import openai
 import pytest
+from waiting import DEADLINE_S
 
 from tandem.core.config import Limits
 from tandem.core.requests import Reason
@@ -36,6 +37,8 @@ def check(answer, status: int, code: str, param: str | None = None) -> dict:
         b"nul",
         b'{"model": "tiny", "messages": [{"role": "user", "content": "\xff\xfe"}]}',
         b'{"model": "tiny", "messages": [{"role": "user", "content": "\\ud800"}]}',
+        b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "\xff": 1}',
+        b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "unknown": "\xff"}',
         b'{"model": "tiny", "temperature": NaN, "messages": []}',
         b'{"model": "tiny", "temperature": Infinity, "messages": []}',
         b'{"model": "tiny", "messages": [{"role": "user", "content": "x"}], "x": ' + b"[" * 65 + b"]" * 65 + b"}",
@@ -56,9 +59,10 @@ def test_what_is_no_json_is_refused(serving, payload):
         ({"messages": [{"role": "user", "content": "refuse me"}]}, "invalid_value", "messages"),
         ({"temperature": 3}, "invalid_value", "temperature"),
         ({"temperature": "hot"}, "invalid_type", "temperature"),
-        ({"n": 2}, "unsupported_parameter", "n"),
+        ({"n": 9}, "invalid_value", "n"),
+        ({"best_of": 2}, "unsupported_parameter", "best_of"),
         ({"max_tokens": True}, "invalid_type", "max_tokens"),
-        ({"presence_penalty": 0.5}, "unsupported_parameter", "presence_penalty"),
+        ({"presence_penalty": 2.5}, "invalid_value", "presence_penalty"),
         ({"max_tokens": 10**40}, "context_length_exceeded", "max_tokens"),
         ({"max_tokens": 8192}, "context_length_exceeded", "max_tokens"),
         ({"messages": [{"role": "user", "content": "x" * 9000}]}, "context_length_exceeded", "messages"),
@@ -72,8 +76,10 @@ def test_a_bad_field_is_named(serving, fields, code, param):
 @pytest.mark.parametrize("number", ["9" * 5000, "9" * 4300, "1e400"])
 def test_a_number_beyond_every_type_is_no_bug_of_ours(serving, number):
     payload = b'{"model": "tiny", "prompt": "hi", "%s": %s}'
-    answer = serving.post("/v1/completions", payload % (b"top_k", number.encode()))
-    check(answer, 400, "unsupported_parameter", "top_k")
+    answer = serving.post("/v1/completions", payload % (b"best_of", number.encode()))
+    check(answer, 400, "unsupported_parameter", "best_of")
+    status, headers, _ = serving.post("/v1/completions", payload % (b"top_k", number.encode()))
+    assert (status, headers["x-tandem-error-code"]) == (400, "invalid_value")
     status, headers, _ = serving.post("/v1/completions", payload % (b"max_tokens", number.encode()))
     assert (status, headers["x-tandem-error-code"]) in [(400, "context_length_exceeded"), (400, "invalid_value")]
 
@@ -104,7 +110,8 @@ def test_unknown_paths_and_methods_have_the_same_shape(serving):
     head, _, payload = answer.partition(b"\r\n\r\n")
     assert b" 405 " in head.split(b"\r\n")[0]
     assert b"allow: POST" in head
-    assert json.loads(payload)["error"]["code"] == "method_not_allowed"
+    error = json.loads(payload)["error"]
+    assert (error["code"], error["message"]) == ("method_not_allowed", f"{CHAT} takes POST, not GET")
 
 
 def test_only_json_is_read(serving):
@@ -119,7 +126,7 @@ def test_a_large_body_is_refused_by_its_announced_length(serving, kinds):
 def test_a_large_body_is_refused_without_an_announced_length(serving, kinds):
     """The router stops reading: it answers although the body never ends."""
     head = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
-    with socket.create_connection(serving.address, timeout=30) as line:
+    with socket.create_connection(serving.address, timeout=DEADLINE_S) as line:
         line.sendall(head.encode())
         chunk = b"10000\r\n" + b" " * 0x10000 + b"\r\n"
         try:
@@ -215,12 +222,12 @@ def test_a_gap_in_the_tokens_or_an_unknown_token_is_no_text(serving, kinds):
 
 
 def test_more_requests_than_allowed_are_told_to_come_back(start, kinds, until):
-    serving = start(max_concurrent_requests=1)
+    serving = start(max_concurrent_requests=1, queue_size=0)
     serving.double.play(hold_at=0)
     with serving.open_stream():
         serving.double.wait_for(kinds.submit, count=2)
         answer = serving.post(CHAT, body())
-        check(answer, 429, "too_many_requests")
+        check(answer, 429, "queue_full")
         assert answer[1]["retry-after"] == "1"
     serving.wait_at_rest()
     serving.double.play()

@@ -1,10 +1,16 @@
 """What one client may cost: pipelining, heads and bodies that never end, and refusals that it can still read."""
 
 import contextlib
+import json
 import socket
+import time
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from waiting import DEADLINE_S, eventually
 
+from router.connection import Connection
 from tandem.core.requests import Reason
 
 CHAT = "/v1/chat/completions"
@@ -14,7 +20,7 @@ HALF = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\ncontent-length: 500\r\n\r\n{{".encod
 
 
 def connect(serving) -> socket.socket:
-    return socket.create_connection(serving.address, timeout=30)
+    return socket.create_connection(serving.address, timeout=DEADLINE_S)
 
 
 def all_taken(line: socket.socket, piece: bytes, pieces: int) -> bool:
@@ -57,6 +63,39 @@ def test_one_request_after_the_other_keeps_the_connection(serving):
             answer = line.recv(65536)
             assert answer.startswith(b"HTTP/1.1 200")
             assert b"connection: close" not in answer
+
+
+UPGRADE = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMAAABkAAQAAP__\r\n"
+"""What Java's client puts into the head of its first request."""
+ASKED = json.dumps(BODY).encode()
+OF_LENGTH = b"content-length: %d\r\n\r\n%b" % (len(ASKED), ASKED)
+IN_CHUNKS = b"transfer-encoding: chunked\r\n\r\n5\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n" % (
+    ASKED[:5],
+    len(ASKED) - 5,
+    ASKED[5:],
+)
+
+
+@pytest.mark.parametrize("body", [OF_LENGTH, IN_CHUNKS])
+@pytest.mark.parametrize("step", [10_000, 1])
+def test_a_client_that_offers_another_protocol_is_answered_in_this_one(serving, body, step: int):
+    request = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n".encode() + UPGRADE + body
+    with connect(serving) as line:
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        for sent in (request, GET.replace(b"\r\n\r\n", b"\r\n" + UPGRADE + b"\r\n"), request):
+            for at in range(0, len(sent), step):
+                line.sendall(sent[at : at + step])
+            answer = line.recv(65536)
+            assert answer.startswith(b"HTTP/1.1 200"), answer
+            assert b"hello world" in answer or sent is not request
+
+
+def test_what_follows_the_body_of_such_a_request_is_no_part_of_it(serving, kinds):
+    with connect(serving) as line:
+        line.sendall(f"POST {CHAT} HTTP/1.1\r\n".encode() + UPGRADE + b"content-length: 3\r\n\r\n{}x" + GET)
+        answer = kinds.read_all(line)
+    assert answer.startswith(b"HTTP/1.1 400")
+    assert answer.count(b"HTTP/1.1 ") == 1, "what follows is no part of it, and is not read"
 
 
 def test_a_client_that_floods_a_connection_behind_its_request_is_cut_off(serving, kinds):
@@ -138,3 +177,58 @@ def test_a_body_without_end_is_not_taken_in_for_ever(serving):
     with connect(serving) as line:
         line.sendall(head)
         assert not all_taken(line, b" " * 1_000_000, 900)
+
+
+LOOKS = 2
+"""At what is left of an answer: the first finds how much, the second whether that has become less."""
+LONG = json.dumps({"model": "tiny", "prompt": ["x" * 4000] * 100, "echo": True, "max_tokens": 1}).encode()
+"""What is told again is more than all buffers hold."""
+
+
+@contextlib.contextmanager
+def unread(serving, kinds, monkeypatch, connection: str, unread_s: float = 0.5) -> Iterator[socket.socket]:
+    """A connection with an answer that nobody waits for any more, as all of it was written."""
+    monkeypatch.setattr("router.connection.HEAD_S", 0.1)
+    monkeypatch.setattr("router.connection.UNREAD_S", unread_s)
+    with socket.socket() as line:
+        line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        line.connect(serving.address)
+        line.settimeout(DEADLINE_S)
+        head = f"POST /v1/completions HTTP/1.1\r\nconnection: {connection}\r\ncontent-length: {len(LONG)}\r\n\r\n"
+        line.sendall(head.encode() + LONG)
+        serving.double.wait_for(kinds.submit, count=100)
+        serving.wait_at_rest()
+        yield line
+
+
+def calls_of(monkeypatch, line: socket.socket, method: str) -> list[None]:
+    """Grows with each call of this method of the server's end of a line, from now on."""
+    calls: list[None] = []
+    original = getattr(Connection, method)
+
+    def called(own: Connection, *given: Any) -> None:
+        original(own, *given)
+        if own.client == line.getsockname():
+            calls.append(None)
+
+    monkeypatch.setattr(Connection, method, called)
+    return calls
+
+
+@pytest.mark.parametrize("connection", ["close", "keep-alive"])
+def test_a_client_that_never_reads_its_answer_is_cut_off(serving, kinds, monkeypatch, connection: str):
+    with unread(serving, kinds, monkeypatch, connection) as line:
+        lost = calls_of(monkeypatch, line, "connection_lost")
+        eventually(lambda: lost, "it is cut off")
+
+
+def test_a_client_that_reads_slowly_gets_all_of_its_answer(serving, kinds, monkeypatch):
+    with unread(serving, kinds, monkeypatch, "keep-alive", unread_s=1.5) as line:
+        looks = calls_of(monkeypatch, line, "_on_time")
+        data = b""
+        while len(looks) < LOOKS and (piece := line.recv(1024)):
+            data += piece
+            time.sleep(0.02)
+        assert len(looks) == LOOKS, "it was looked whether anything more had been read"
+        data += kinds.read_all(line)
+    assert json.loads(kinds.parse(data)[2])["usage"]["completion_tokens"] == 100

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import openai
 import pytest
+from waiting import DEADLINE_S
 
 from tandem.core.requests import Reason
 
@@ -66,7 +67,8 @@ def test_before_the_first_byte(start, kinds, way: Callable, role: int):
     status, _, payload = answers[0]
     answer = json.loads(payload)
     assert (status, answer["choices"][0]["message"]["content"]) == (200, "hello world")
-    assert answer["usage"] == {"prompt_tokens": PROMPT, "completion_tokens": 12, "total_tokens": PROMPT + 12}
+    usage = answer["usage"]
+    assert (usage["prompt_tokens"], usage["completion_tokens"], usage["total_tokens"]) == (PROMPT, 12, PROMPT + 12)
     assert pair[role] not in groups_of(serving, kinds, 2)
 
 
@@ -170,14 +172,14 @@ def test_a_client_that_leaves_afterwards_is_noticed_by_the_new_groups(start, kin
 
 
 def test_the_deadline_stays(start, kinds):
-    serving = start(pairs=2, request_timeout_s=2.0)
+    serving = start(pairs=2, request_timeout_s=5.0)
     serving.double.play(hold_at=0)
     thread, answers = asking(serving, BODY)
     vanish(serving, groups_of(serving, kinds, 1)[1])
     groups_of(serving, kinds, 2)
     thread.join()
     assert (answers[0][0], json.loads(answers[0][2])["error"]["code"]) == (504, "deadline_exceeded")
-    assert all(m.remaining_ms < 2000 for m in serving.double.wait_for(kinds.submit) if m.work.room.attempt == 2)
+    assert all(m.remaining_ms < 5000 for m in serving.double.wait_for(kinds.submit) if m.work.room.attempt == 2)
 
 
 def test_with_no_pair_left_the_stream_ends_with_the_cause(start, kinds):
@@ -232,7 +234,7 @@ def test_an_emptied_registry_costs_nothing(start, kinds):
         stream = client.chat.completions.create(**BODY, stream=True)
         chunks = [next(stream)]
         serving.members = emptied(asked)
-        assert asked.wait(30)
+        assert asked.wait(DEADLINE_S)
         serving.double.go()
         chunks += stream
         assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "hello world"

@@ -26,12 +26,12 @@ def test_an_order_reaches_its_group_and_no_other(serving, kinds, order):
 
 
 def test_a_command_reaches_the_admin_port_and_is_told_when_it_is_the_other_one(serving, kinds):
-    assert control(Order.FLUSH, kinds.prefill, serving.admin_url) == 0
+    assert control(Order.FLUSH.value, kinds.prefill, serving.admin_url) == 0
     serving.double.wait_for(kinds.control, kinds.prefill)
     with pytest.raises(ConfigError, match="a router's port for clients answers there; give the admin_url"):
-        control(Order.FLUSH, kinds.prefill, serving.url)
+        control(Order.FLUSH.value, kinds.prefill, serving.url)
     with pytest.raises(ConfigError, match="the router refuses: there is no group 'x9'"):
-        control(Order.FLUSH, "x9", serving.admin_url)
+        control(Order.FLUSH.value, "x9", serving.admin_url)
 
 
 def test_a_group_that_drains_gets_nothing_new_until_it_resumes(start, kinds):

@@ -6,8 +6,8 @@ from typing import NamedTuple, Self
 
 from checking.node import Taken
 
-from tandem.core.effects import Effect, TellRouter
-from tandem.core.events import Event
+from tandem.core.effects import Compile, Effect, TellRouter
+from tandem.core.events import Compiled, Event
 from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room
 from tandem.core.inputs import Verdict
 from tandem.core.messages import Done, Evicted, Hello, Region, Token
@@ -52,11 +52,18 @@ class Environment:
     store_faults: int = 0  # updates that may still be lost or doubled
     hurries: int = 0  # times that time may pass although something else could happen
     spares: bool = True  # nothing happens to the other request: it gets all that it asks for
+    compiling: tuple[tuple[Where, Room], ...] = ()  # grammars that a rank 0 waits for
+    bad_grammars: int = 0  # that may turn out so
     evicts: bool = False  # who has to make room may be sent away
 
     def choices(self) -> Iterator[Choice]:
-        """Everything that may happen next."""
-        yield from ()
+        """Everything that may happen next; subclasses know more. Grammars are ready in any order."""
+        for where, room in self.compiling:
+            left = tuple(one for one in self.compiling if one != (where, room))
+            yield Choice(replace(self, compiling=left), where, Compiled(room, ok=True))
+            if self.bad_grammars:
+                bad = replace(self, compiling=left, bad_grammars=self.bad_grammars - 1)
+                yield Choice(bad, where, Compiled(room, ok=False), optional=True)
 
     def told(self, where: Where, effect: Effect) -> Self:
         """A rank has said or posted something, other than to the router."""
@@ -92,6 +99,8 @@ class Environment:
         for effect in taken.told:
             if isinstance(effect, TellRouter):
                 after = after._answered(where[0], effect.message)
+            elif isinstance(effect, Compile):
+                after = replace(after, compiling=tuple(sorted((*after.compiling, (where, effect.room)))))
             else:
                 after = after.told(where, effect)
         for room in taken.forgotten:
@@ -130,10 +139,13 @@ class Environment:
         return dict(self.answers).get((group, room), Answer())
 
 
-def works(peer: str, prompts: tuple[int, ...], tokens: tuple[int, ...]) -> tuple[Work, ...]:
+def works(peer: str, prompts: tuple[int, ...], tokens: tuple[int, ...], grammar: str = "") -> tuple[Work, ...]:
     """A small request for each room: tokens of its prompt, and tokens to generate."""
     shapes = zip(ROOMS, prompts, tokens, strict=False)
-    return tuple(Work(room, tuple(range(1, prompt + 1)), most, (), Sampling(), peer) for room, prompt, most in shapes)
+    return tuple(
+        Work(room, tuple(range(1, prompt + 1)), most, (), Sampling(), peer, grammar=grammar)
+        for room, prompt, most in shapes
+    )
 
 
 def hello(group: str, rank: int, layers: tuple[int, int], size: int = 1) -> Hello:

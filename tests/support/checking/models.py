@@ -22,13 +22,21 @@ SMALL = {
     "chunked_prefill_size": 2,
     "max_prefill_tokens": 2,
     "prefix_cache": False,
+    "slot_rows": 1,
 }
 
 
-def decode(ranks: int, tokens: tuple[int, ...] = (2, 2), pages: int = 2, ring: bool = False, **around: Any) -> Setting:
+def decode(
+    ranks: int,
+    tokens: tuple[int, ...] = (2, 2),
+    pages: int = 2,
+    ring: bool = False,
+    grammar: str = "",
+    **around: Any,
+) -> Setting:
     """A decode group with a layer per rank. Each request needs a page for its prompt, and a second one to go on."""
     limits = Limits(num_pages=pages, transfer_consensus="ring" if ring else "store", **SMALL)
-    stand_in = PrefillStandIn(works("p0", (2, 2), tokens), size=ranks, **around)
+    stand_in = PrefillStandIn(works("p0", (2, 2), tokens, grammar), size=ranks, **around)
     return Setting((_group(RoleName.DECODE, "d0", ranks),), limits, stand_in, tuple(_met("d0", "p0", ranks, around)))
 
 
@@ -38,6 +46,7 @@ def room(
     pages: int = 4,
     host_pages: int = 4,
     async_depth: int = 0,
+    slot_rows: int = 1,
     refuses: Question | None = None,
     **around: Any,
 ) -> Setting:
@@ -45,7 +54,8 @@ def room(
 
     A page is a token. Each request has one at first, and needs as many as it generates.
     """
-    limits = Limits(num_pages=pages, host_pages=host_pages, async_depth=async_depth, **(SMALL | {"page_size": 1}))
+    slots = {"async_depth": async_depth, "slot_rows": slot_rows, "page_size": 1}
+    limits = Limits(num_pages=pages, host_pages=host_pages, **(SMALL | slots))
     transfers = (Transfer(),) * len(tokens)
     stand_in = PrefillStandIn(
         works("p0", (1,) * len(tokens), tokens), size=ranks, transfers=transfers, **({"struck": 1} | around)
@@ -62,11 +72,12 @@ def prefill(
     ring: bool = False,
     ready: bool = False,
     coarse: bool = False,
+    grammar: str = "",
     **around: Any,
 ) -> Setting:
     """A prefill group with a layer per rank. A page is a chunk. `ready`: the second room is granted from the start."""
     limits = Limits(num_pages=pages, transfer_consensus="ring" if ring else "store", **SMALL)
-    stand_in = DecodeStandIn(works("d0", prompts[:requests], (2, 2)), size=ranks, **around)
+    stand_in = DecodeStandIn(works("d0", prompts[:requests], (2, 2), grammar), size=ranks, **around)
     before = list(_met("p0", "d0", ranks, around))
     if ready:
         before += [(("p0", rank), stand_in.grant(1)) for rank in range(ranks)]
@@ -74,11 +85,13 @@ def prefill(
     return Setting((_group(RoleName.PREFILL, "p0", ranks),), limits, stand_in, tuple(before), coarse=coarse)
 
 
-def pair(decodes: int, requests: int = 2, pages: int = 2, ring: bool = False, **around: Any) -> Setting:
+def pair(
+    decodes: int, requests: int = 2, pages: int = 2, ring: bool = False, grammar: str = "", **around: Any
+) -> Setting:
     """One prefill rank and one or more decode ranks, a layer each."""
     limits = Limits(num_pages=pages, transfer_consensus="ring" if ring else "store", **SMALL)
     groups = Group(RoleName.PREFILL, "p0", (decodes,)), _group(RoleName.DECODE, "d0", decodes)
-    router = Router(works("", (2, 2)[:requests], (2, 2)[:requests]), sizes=(1, decodes), **around)
+    router = Router(works("", (2, 2)[:requests], (2, 2)[:requests], grammar), sizes=(1, decodes), **around)
     before: list[tuple[Where, Event]] = []
     for rank in range(decodes):
         before.append((("p0", 0), PeerOpened(hello("d0", rank, (rank, rank + 1), decodes))))
@@ -132,6 +145,10 @@ LATE: dict[str, Any] = {"remaining_ms": (5, FAR_MS), "hurries": 1}
 """The first request's deadline can pass at any moment."""
 
 
+GRAMMARS: dict[str, Any] = {"grammar": "{}", "bad_grammars": 1, "spares": False}
+"""Both requests have one; they are ready in any order, or one is not to be compiled."""
+
+
 MODELS: dict[str, Model] = {
     # decode: pages for one, so the second request waits for the first
     "decode, aborted or late": Model(partial(decode, 1, aborts=1, failures=1, **LATE), 2_000, 8),
@@ -146,6 +163,8 @@ MODELS: dict[str, Model] = {
     ),
     "decode 2 by ring, aborted": Model(partial(decode, 2, ring=True, aborts=1), 4_300, 3),
     "decode 3 by ring": Model(partial(decode, 3, ring=True), 3_000, 1),
+    "decode, grammars": Model(partial(decode, 1, **GRAMMARS, aborts=1), 1_400, 7),
+    "decode 2, grammars": Model(partial(decode, 2, **GRAMMARS), 3_000, 3),
     # decode: all need more pages than there are, so the latest makes room
     "room, aborted": Model(partial(room, 1, **ALONE, aborts=1), 500, 5),
     "room, the older one aborted": Model(partial(room, 1, **ALONE, aborts=1, struck=0), 600, 5),
@@ -155,6 +174,7 @@ MODELS: dict[str, Model] = {
     "room, a refused return": Model(partial(room, 1, **ALONE, **refused(Question.RESUME), aborts=1), 450, 6),
     "room, made twice by one": Model(partial(room, 1, **TWICE), 1_000, 1),
     "room, three in two slots": Model(partial(room, 1, **THREE, aborts=1), 1_000, 5),
+    "room, slots of two that are joined": Model(partial(room, 1, **THREE, slot_rows=2, aborts=1), 1_000, 5),
     "room 2, aborted": Model(partial(room, 2, aborts=1), 2_300, 4),
     "room 2, aborted or evicted": Model(partial(room, 2, host_pages=0, evicts=True, aborts=1), 1_500, 5),
     "room 2, a refused retraction": Model(partial(room, 2, **refused(Question.RETRACT), aborts=1), 1_700, 5),
@@ -172,6 +192,8 @@ MODELS: dict[str, Model] = {
         partial(prefill, 1, ring=True, prompts=(4, 2), pages=2, aborts=1, bad_writes=1, spares=False), 1_100, 6
     ),
     "prefill 2 by ring, aborted": Model(partial(prefill, 2, ring=True, requests=1, aborts=1), 1_100, 3),
+    "prefill, grammars": Model(partial(prefill, 1, **GRAMMARS, aborts=1), 3_300, 7),
+    "prefill 2, grammars": Model(partial(prefill, 2, **GRAMMARS, ready=True, coarse=True), 30_000, 3),
     # both groups
     "a pair, aborted at both": Model(partial(pair, 1, aborts=(1, 1)), 7_500, 11),
     "a pair by ring, aborted at both": Model(partial(pair, 1, ring=True, aborts=(1, 1)), 2_900, 11),
@@ -183,6 +205,7 @@ MODELS: dict[str, Model] = {
     "a pair 1 x 2, whatever happens to one": Model(
         partial(pair, 2, requests=1, aborts=(1, 1), bad_writes=1), 16_000, 8
     ),
+    "a pair, grammars": Model(partial(pair, 1, requests=1, **GRAMMARS, aborts=(1, 0)), 590, 11),
 }
 """All that `make test` explores, by what happens and the number of ranks if there are several."""
 

@@ -10,6 +10,7 @@ from tandem.assembly import build_rank
 from tandem.core.config import Group, Limits, RoleName
 from tandem.core.effects import (
     BackUp,
+    Compile,
     Effect,
     Forget,
     Launch,
@@ -168,10 +169,15 @@ class Node:
             tuple(effect.header for effect in effects if isinstance(effect, SendHidden)),
             self.column.flush(now_ms),
             ack,
-            tuple(effect for effect in effects if isinstance(effect, Post | TellRouter | TellPeer)),
+            tuple(effect for effect in effects if self._concerns_the_world(effect)),
             tuple(verdict for frame, _ in record for verdict in frame.verdicts) if self.rank.place.first else (),
             tuple(effect.room for effect in effects if isinstance(effect, Forget)),
         )
+
+    def _concerns_the_world(self, effect: Effect) -> bool:
+        """What the last rank compiles is for itself."""
+        told = isinstance(effect, Post | TellRouter | TellPeer)
+        return told or (self.rank.place.first and isinstance(effect, Compile))
 
     def _keep(self, effect: Effect) -> None:
         match effect:

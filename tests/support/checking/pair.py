@@ -40,6 +40,7 @@ class Router(Environment):
 
     def choices(self) -> Iterator[Choice]:
         """See Environment."""
+        yield from super().choices()
         for side, (group, peer) in enumerate(((PREFILL, DECODE), (DECODE, PREFILL))):
             where = (group, LEADER)
             if self.submitted[side] < len(self.works):

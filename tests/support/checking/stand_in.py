@@ -34,6 +34,7 @@ class StandIn(Environment):
 
     def choices(self) -> Iterator[Choice]:
         """See Environment."""
+        yield from super().choices()
         for number in range(len(self.works)):
             yield from self._arrivals(number)
             yield from self._transfer(number)

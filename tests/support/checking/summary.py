@@ -121,4 +121,5 @@ def _left(node: Node) -> dict[str, bool]:
         left["verdicts"] = bool(head._leader._issued)
         left["facts of the group"] = bool(head._facts)
         left["returns"] = bool(head._digests)
+        left["log-probabilities"] = len(head.untold) > 0
     return left
