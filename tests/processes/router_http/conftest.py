@@ -428,6 +428,15 @@ def read_all(line: socket.socket) -> bytes:
     return bytes(data)
 
 
+def read_one(line: socket.socket) -> bytes:
+    """One answer that tells its length; the connection stays open."""
+    data = bytearray()
+    while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + int(parse(bytes(data))[1]["content-length"]):
+        data += (more := line.recv(65536))
+        assert more, f"it hung up after {bytes(data)!r}"
+    return bytes(data)
+
+
 def parse(response: bytes) -> tuple[int, dict[str, str], bytes]:
     head, _, body = response.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
@@ -492,6 +501,7 @@ def kinds() -> Any:
 
     class Kinds:
         control, knobs = Control, Knobs
-        submit, cancel, prefill, decode, eos, parse, read_all = Submit, Cancel, PREFILL, DECODE, EOS, parse, read_all
+        submit, cancel, prefill, decode, eos = Submit, Cancel, PREFILL, DECODE, EOS
+        parse, read_all, read_one = parse, read_all, read_one
 
     return Kinds

@@ -56,11 +56,11 @@ def test_a_second_request_before_the_first_ones_answer_is_not_read(serving, kind
     assert b"connection: close" in answer
 
 
-def test_one_request_after_the_other_keeps_the_connection(serving):
+def test_one_request_after_the_other_keeps_the_connection(serving, kinds):
     with connect(serving) as line:
         for _ in range(3):
             line.sendall(b"\r\n" + GET)
-            answer = line.recv(65536)
+            answer = kinds.read_one(line)
             assert answer.startswith(b"HTTP/1.1 200")
             assert b"connection: close" not in answer
 
@@ -78,14 +78,14 @@ IN_CHUNKS = b"transfer-encoding: chunked\r\n\r\n5\r\n%b\r\n%x\r\n%b\r\n0\r\n\r\n
 
 @pytest.mark.parametrize("body", [OF_LENGTH, IN_CHUNKS])
 @pytest.mark.parametrize("step", [10_000, 1])
-def test_a_client_that_offers_another_protocol_is_answered_in_this_one(serving, body, step: int):
+def test_a_client_that_offers_another_protocol_is_answered_in_this_one(serving, kinds, body, step: int):
     request = f"POST {CHAT} HTTP/1.1\r\nhost: x\r\n".encode() + UPGRADE + body
     with connect(serving) as line:
         line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         for sent in (request, GET.replace(b"\r\n\r\n", b"\r\n" + UPGRADE + b"\r\n"), request):
             for at in range(0, len(sent), step):
                 line.sendall(sent[at : at + step])
-            answer = line.recv(65536)
+            answer = kinds.read_one(line)
             assert answer.startswith(b"HTTP/1.1 200"), answer
             assert b"hello world" in answer or sent is not request
 
@@ -136,7 +136,7 @@ def test_a_head_that_does_not_come_closes_the_connection(serving, kinds, monkeyp
     monkeypatch.setattr("router.connection.HEAD_S", 0.3)
     with connect(serving) as line:
         line.sendall(before)
-        assert not before or line.recv(65536).startswith(b"HTTP/1.1 200")
+        assert not before or kinds.read_one(line).startswith(b"HTTP/1.1 200")
         line.sendall(b"GET / HTTP/1.1\r\nx")
         assert kinds.read_all(line) == b""
 
@@ -179,6 +179,7 @@ def test_a_body_without_end_is_not_taken_in_for_ever(serving):
         assert not all_taken(line, b" " * 1_000_000, 900)
 
 
+Left = list[int | None]
 LOOKS = 2
 """At what is left of an answer: the first finds how much, the second whether that has become less."""
 LONG = json.dumps({"model": "tiny", "prompt": ["x" * 4000] * 100, "echo": True, "max_tokens": 1}).encode()
@@ -186,30 +187,37 @@ LONG = json.dumps({"model": "tiny", "prompt": ["x" * 4000] * 100, "echo": True, 
 
 
 @contextlib.contextmanager
-def unread(serving, kinds, monkeypatch, connection: str, unread_s: float = 0.5) -> Iterator[socket.socket]:
-    """A connection with an answer that nobody waits for any more, as all of it was written."""
+def unread(
+    serving, kinds, monkeypatch, connection: str, unread_s: float = 0.5
+) -> Iterator[tuple[socket.socket, Left, Left]]:
+    """A connection with an answer that nobody waits for any more, as all of it was written.
+
+    With it, when it was looked after, and whether it was cut off: from its beginning on, as its time may be over before
+    the test goes on.
+    """
     monkeypatch.setattr("router.connection.HEAD_S", 0.1)
     monkeypatch.setattr("router.connection.UNREAD_S", unread_s)
     with socket.socket() as line:
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.connect(serving.address)
         line.settimeout(DEADLINE_S)
+        looks, lost = (calls_of(monkeypatch, line, method) for method in ("_on_time", "connection_lost"))
         head = f"POST /v1/completions HTTP/1.1\r\nconnection: {connection}\r\ncontent-length: {len(LONG)}\r\n\r\n"
         line.sendall(head.encode() + LONG)
         serving.double.wait_for(kinds.submit, count=100)
         serving.wait_at_rest()
-        yield line
+        yield line, looks, lost
 
 
-def calls_of(monkeypatch, line: socket.socket, method: str) -> list[None]:
-    """Grows with each call of this method of the server's end of a line, from now on."""
-    calls: list[None] = []
+def calls_of(monkeypatch, line: socket.socket, method: str) -> Left:
+    """Grows with each call of this method of the server's end of a line, from now on: what was left to be written."""
+    calls: Left = []
     original = getattr(Connection, method)
 
     def called(own: Connection, *given: Any) -> None:
         original(own, *given)
         if own.client == line.getsockname():
-            calls.append(None)
+            calls.append(own._left_bytes)
 
     monkeypatch.setattr(Connection, method, called)
     return calls
@@ -217,18 +225,16 @@ def calls_of(monkeypatch, line: socket.socket, method: str) -> list[None]:
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])
 def test_a_client_that_never_reads_its_answer_is_cut_off(serving, kinds, monkeypatch, connection: str):
-    with unread(serving, kinds, monkeypatch, connection) as line:
-        lost = calls_of(monkeypatch, line, "connection_lost")
+    with unread(serving, kinds, monkeypatch, connection) as (_, _, lost):
         eventually(lambda: lost, "it is cut off")
 
 
 def test_a_client_that_reads_slowly_gets_all_of_its_answer(serving, kinds, monkeypatch):
-    with unread(serving, kinds, monkeypatch, "keep-alive", unread_s=1.5) as line:
-        looks = calls_of(monkeypatch, line, "_on_time")
+    with unread(serving, kinds, monkeypatch, "keep-alive", unread_s=3.0) as (line, looks, _):
         data = b""
-        while len(looks) < LOOKS and (piece := line.recv(1024)):
+        while sum(left is not None for left in looks) < LOOKS and (piece := line.recv(1024)):
             data += piece
             time.sleep(0.02)
-        assert len(looks) == LOOKS, "it was looked whether anything more had been read"
+        assert piece, "it was looked whether anything more had been read"
         data += kinds.read_all(line)
     assert json.loads(kinds.parse(data)[2])["usage"]["completion_tokens"] == 100

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from waiting import DEADLINE_S
 
 from router.beginning import INLINE_BYTES
 from router.place import Place
@@ -55,7 +56,7 @@ def test_groups_that_are_busy_get_no_more_until_they_are_less_so(start, kinds, u
     with ThreadPoolExecutor(7) as pool:
         answers = [pool.submit(serving.post, CHAT, body()) for _ in range(7)]
         until(lambda: queued(serving) == 3)
-        assert len(serving.double.wait_for(kinds.submit, kinds.prefill)) == 4
+        assert len(serving.double.wait_for(kinds.submit, kinds.prefill, 4)) == 4
         serving.double.go()
         assert [answer.result()[0] for answer in answers] == [200] * 7
     serving.wait_at_rest()
@@ -222,7 +223,7 @@ def test_a_prompt_that_fits_nowhere_is_refused_before_the_others_are_answered(st
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(serving.post, "/v1/completions", WIDE | {"prompt": prompts, "stream": stream})
         with contextlib.suppress(TimeoutError):
-            answer.result(3)
+            answer.result(DEADLINE_S)
         held = not answer.done()
         serving.double.go()
         status, _, payload = answer.result()

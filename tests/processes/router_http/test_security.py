@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import DEADLINE_S
 
 from router.auth import Doors
 from router.keystore import KeyStore
@@ -191,7 +192,7 @@ def lose_a_group_in_the_middle(serving, kinds) -> None:
     asking.start()
     serving.double.wait_for(kinds.submit, count=2)
     serving.double.end(kinds.decode)
-    asking.join(30)
+    asking.join(DEADLINE_S)
     assert answers
 
 

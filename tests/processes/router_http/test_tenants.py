@@ -26,9 +26,13 @@ def entry(name: str, key: str, **limits: Any) -> dict[str, Any]:
 
 
 def write(path: Path, *entries: dict[str, Any]) -> None:
+    write_text(path, "\n".join(map(json.dumps, entries)))
+
+
+def write_text(path: Path, text: str) -> None:
     """At once, as a careful operator does."""
     new = path.with_suffix(".new")
-    new.write_text("\n".join(map(json.dumps, entries)))
+    new.write_text(text)
     new.rename(path)
 
 
@@ -183,7 +187,7 @@ def test_a_new_key_works_a_second_later_and_an_old_one_no_more(start, keys_file,
 
 def test_a_file_that_breaks_changes_nothing_and_is_told_without_a_key(start, keys_file, until, caplog):
     serving = start(doors=doors(keys_file, entry("alice", ALICE)))
-    keys_file.write_text(f'{{"name": "alice", "key": "{BOB}"}}')
+    write_text(keys_file, f'{{"name": "alice", "key": "{BOB}"}}')
     until(lambda: "the keys of before stay" in caplog.text)
     assert post(serving, ALICE)[0] == 200
     keys_file.unlink()
