@@ -60,14 +60,15 @@ def build_engine(
     dtype: str = "auto",
     engine: EngineName = "auto",
     threads: int = 1,
+    beside: str = "",
     shared: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """The engine for the layers [first, last) of a model, with an empty page pool.
 
     `dtype` is float32, bfloat16 or auto; see `choose` for it and for `engine`. All engines of a process have the same
-    `threads`. Other processes may read a `shared` pool by its memfd. `progress` hears (tensors loaded, tensors to
-    load). Raises ConfigError.
+    `threads`; CPU engines with one folder `beside` them share this machine's cores. Other processes may read a `shared`
+    pool by its memfd. `progress` hears (tensors loaded, tensors to load). Raises ConfigError.
     """
     first, last = layers
     if not 0 <= first < last <= shape.layers:
@@ -86,7 +87,7 @@ def build_engine(
         case "torch":
             return _build_torch(shape, memory, page_size, chosen.dtype, threads, progress)
         case "cpu":
-            return _build_cpu(shape, memory, page_size, threads, progress)
+            return _build_cpu(shape, memory, page_size, threads, beside, progress)
         case _:
             raise AssertionError(f"{chosen} was chosen, and nothing builds it")
 
@@ -116,21 +117,27 @@ def _build_cpu(
     memory: PageMemory,
     page_size: int,
     threads: int,
+    beside: str,
     progress: Callable[[int, int], None] | None,
 ) -> Engine:
     import torch
 
     from tandem.engine.cpu.build import isas_of_this_machine, native
+    from tandem.engine.cpu.cores import Place
     from tandem.engine.cpu.engine import CpuEngine
     from tandem.engine.cpu.packed import PackedWeights
     from tandem.engine.weights import load_stage
 
     torch.set_num_threads(1)  # it only samples: threads that spin after a short task would hold up the engine's own
+    try:
+        place = Place(beside) if beside else None
+    except OSError as error:
+        raise ConfigError(f"no place beside this machine's other stages: {error}") from None
     first, last = memory.region.first_layer, memory.region.last_layer
     packed = PackedWeights(native(isas_of_this_machine()[0]), shape, last - first, last=last == shape.layers)
     _, ends = load_stage(shape, (first, last), torch.bfloat16, packed.add, progress)
     packed.end(ends)
-    return CpuEngine(shape, packed, memory, page_size=page_size, threads=threads)
+    return CpuEngine(shape, packed, memory, page_size=page_size, threads=threads, place=place)
 
 
 def _build_flashinfer(
