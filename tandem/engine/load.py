@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tandem.core.config import FALLBACK, EngineName
+from tandem.core.config import EngineName
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId
 from tandem.core.requests import pages_for
@@ -36,6 +36,8 @@ class Chosen:
     name: EngineName
     dtype: str
     why: str
+    fallback: bool = False
+    """It stands in for a faster one."""
 
     @property
     def layout(self) -> str:
@@ -46,6 +48,11 @@ class Chosen:
     def engine(self) -> str:
         """For people, without the reason."""
         return self.name if self.name == "fake" else f"{self.name}, {self.dtype}"
+
+    @property
+    def told(self) -> dict[str, object]:
+        """In a rank's /state."""
+        return {"engine": self.engine, "engine_why": self.why, "engine_fallback": self.fallback}
 
     def __str__(self) -> str:
         return f"engine {self.engine}: {self.why}"
@@ -191,7 +198,7 @@ def choose(shape: ModelShape, dtype: str, wanted: EngineName, page_size: int) ->
         return Chosen(name, given, AS_TOLD if wanted != "auto" else "the fastest on this CPU")
     if wanted != "auto":
         raise ConfigError(f"--engine is {wanted}, but {obstacle}: use another one, such as torch")
-    return Chosen("torch", resolve_dtype(dtype), f"{FALLBACK}cpu, as {obstacle}")
+    return Chosen("torch", resolve_dtype(dtype), f"not cpu, as {obstacle}", fallback=True)
 
 
 def _choose_fake(shape: ModelShape, dtype: str, wanted: EngineName) -> Chosen:
