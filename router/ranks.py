@@ -38,6 +38,7 @@ class RankState(msgspec.Struct):
     last_end: str | None = None
     engine: str = ""
     engine_why: str = ""
+    engine_fallback: bool = False
     epoch: int = 0
     tick: int | None = None
     ticks_in_flight: int = 0

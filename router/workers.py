@@ -29,6 +29,7 @@ def _told(dispatch: Dispatch, watched: Watched, now: float) -> dict[str, object]
                 "epoch": member.epoch,
                 "engine": member.engine,
                 "engine_why": member.engine_why,
+                "engine_fallback": member.engine_fallback,
             }
             for rank, member in sorted(watched.ranks.items())
         ],

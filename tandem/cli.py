@@ -149,7 +149,10 @@ def rank_command(
     dtype: flags.Dtype = "auto",
     engine: flags.Engine = "auto",
     hidden_link: flags.HiddenLink = "host",
-    threads: Annotated[int, Option(min=1, max=flags.MAX_THREADS, help="That compute.")] = 1,
+    threads: Annotated[
+        int,
+        Option(min=1, max=flags.MAX_THREADS, help="That compute, at most; stages with one --run-dir share the cores."),
+    ] = 1,
     page_size: flags.PageSize = LIMITS.page_size,
     num_pages: Annotated[int, Option(min=1, help="Pages of each layer.")] = LIMITS.num_pages,
     chunked_prefill_size: flags.ChunkedPrefillSize = LIMITS.chunked_prefill_size,

@@ -27,7 +27,14 @@ Engine = Annotated[
 HiddenLink = Annotated[
     Carrying, Option(help="How hidden states go between stages. nccl: from GPU to GPU, with --engine flashinfer.")
 ]
-Threads = Annotated[int | None, Option(min=1, max=MAX_THREADS, help="Of each rank. (Default: the cores, shared out.)")]
+Threads = Annotated[
+    int | None,
+    Option(
+        min=1,
+        max=MAX_THREADS,
+        help="Of each rank, at most. (Default: the cores; other engines than cpu share them out.)",
+    ),
+]
 PageSize = Annotated[int, Option(min=1, help="Tokens per page of the KV cache.")]
 ChunkedPrefillSize = Annotated[int, Option(min=1, help="Tokens of one prompt per tick.")]
 MaxPrefillTokens = Annotated[int, Option(min=1, help="Tokens of all prompts per tick.")]

@@ -45,8 +45,6 @@ EngineName = Literal["auto", "cpu", "torch", "flashinfer", "fake"]
 """What computes a stage: native code on the CPU, PyTorch on the CPU, FlashInfer on a GPU; fake is for fake models.
 
 auto is `cpu` where it can be had for the model, else `torch`."""
-FALLBACK = "not "
-"""How the reason for an engine begins that stands in for a faster one."""
 HiddenLink = Literal["host", "nccl"]
 """How hidden states go from stage to stage: through host memory, or from GPU to GPU."""
 PolicyName = Literal["cache_aware", "round_robin", "power_of_two"]

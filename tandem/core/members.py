@@ -27,3 +27,4 @@ class Member(msgspec.Struct, frozen=True):
     last_end: str = ""  # why the last epoch of this process is over
     engine: str = ""  # what computes there, and in which dtype
     engine_why: str = ""  # why that one
+    engine_fallback: bool = False  # it stands in for a faster one

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from tandem.core.config import FALLBACK, EngineName
+from tandem.core.config import EngineName
 from tandem.core.errors import ConfigError
 from tandem.core.ids import LayerId
 from tandem.core.requests import pages_for
@@ -36,6 +36,8 @@ class Chosen:
     name: EngineName
     dtype: str
     why: str
+    fallback: bool = False
+    """It stands in for a faster one."""
 
     @property
     def layout(self) -> str:
@@ -46,6 +48,11 @@ class Chosen:
     def engine(self) -> str:
         """For people, without the reason."""
         return self.name if self.name == "fake" else f"{self.name}, {self.dtype}"
+
+    @property
+    def told(self) -> dict[str, object]:
+        """In a rank's /state."""
+        return {"engine": self.engine, "engine_why": self.why, "engine_fallback": self.fallback}
 
     def __str__(self) -> str:
         return f"engine {self.engine}: {self.why}"
@@ -60,14 +67,15 @@ def build_engine(
     dtype: str = "auto",
     engine: EngineName = "auto",
     threads: int = 1,
+    beside: str = "",
     shared: bool = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Engine:
     """The engine for the layers [first, last) of a model, with an empty page pool.
 
     `dtype` is float32, bfloat16 or auto; see `choose` for it and for `engine`. All engines of a process have the same
-    `threads`. Other processes may read a `shared` pool by its memfd. `progress` hears (tensors loaded, tensors to
-    load). Raises ConfigError.
+    `threads`; CPU engines with one folder `beside` them share this machine's cores. Other processes may read a `shared`
+    pool by its memfd. `progress` hears (tensors loaded, tensors to load). Raises ConfigError.
     """
     first, last = layers
     if not 0 <= first < last <= shape.layers:
@@ -86,7 +94,7 @@ def build_engine(
         case "torch":
             return _build_torch(shape, memory, page_size, chosen.dtype, threads, progress)
         case "cpu":
-            return _build_cpu(shape, memory, page_size, threads, progress)
+            return _build_cpu(shape, memory, page_size, threads, beside, progress)
         case _:
             raise AssertionError(f"{chosen} was chosen, and nothing builds it")
 
@@ -116,21 +124,27 @@ def _build_cpu(
     memory: PageMemory,
     page_size: int,
     threads: int,
+    beside: str,
     progress: Callable[[int, int], None] | None,
 ) -> Engine:
     import torch
 
     from tandem.engine.cpu.build import isas_of_this_machine, native
+    from tandem.engine.cpu.cores import Place
     from tandem.engine.cpu.engine import CpuEngine
     from tandem.engine.cpu.packed import PackedWeights
     from tandem.engine.weights import load_stage
 
     torch.set_num_threads(1)  # it only samples: threads that spin after a short task would hold up the engine's own
+    try:
+        place = Place(beside) if beside else None
+    except OSError as error:
+        raise ConfigError(f"no place beside this machine's other stages: {error}") from None
     first, last = memory.region.first_layer, memory.region.last_layer
     packed = PackedWeights(native(isas_of_this_machine()[0]), shape, last - first, last=last == shape.layers)
     _, ends = load_stage(shape, (first, last), torch.bfloat16, packed.add, progress)
     packed.end(ends)
-    return CpuEngine(shape, packed, memory, page_size=page_size, threads=threads)
+    return CpuEngine(shape, packed, memory, page_size=page_size, threads=threads, place=place)
 
 
 def _build_flashinfer(
@@ -184,7 +198,7 @@ def choose(shape: ModelShape, dtype: str, wanted: EngineName, page_size: int) ->
         return Chosen(name, given, AS_TOLD if wanted != "auto" else "the fastest on this CPU")
     if wanted != "auto":
         raise ConfigError(f"--engine is {wanted}, but {obstacle}: use another one, such as torch")
-    return Chosen("torch", resolve_dtype(dtype), f"{FALLBACK}cpu, as {obstacle}")
+    return Chosen("torch", resolve_dtype(dtype), f"not cpu, as {obstacle}", fallback=True)
 
 
 def _choose_fake(shape: ModelShape, dtype: str, wanted: EngineName) -> Chosen:

@@ -3,7 +3,6 @@
 import os
 import re
 import secrets
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -153,14 +152,10 @@ def served_name(model: str) -> str:
 def default_threads(topology: Topology, engine: str) -> int:
     """Of each rank, with this engine.
 
-    A prompt's prefill and its decode take turns, so each role may have all cores with the CPU engine, whose threads
-    sleep where they wait in vain. Those of other engines spin, so all ranks share the cores out.
+    Those of the CPU engine share the cores as they compute; threads of other engines spin, so the ranks share them out.
     """
-    ranks: Counter[RoleName] = Counter()
-    for group in topology.groups:
-        ranks[group.role] += group.size
-    at_once = max(ranks.values()) if engine == "cpu" else ranks.total()
-    return max(1, len(os.sched_getaffinity(0)) // at_once)
+    ranks = 1 if engine == "cpu" else sum(group.size for group in topology.groups)
+    return max(1, len(os.sched_getaffinity(0)) // ranks)
 
 
 def engine_of(topology: Topology) -> str:

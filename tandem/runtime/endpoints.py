@@ -95,6 +95,7 @@ def open_endpoints(process: Process, inbox: ThreadInbox[Thrown], undo: contextli
         peers=peers.address,
         engine=resources.chosen.engine,
         engine_why=resources.chosen.why,
+        engine_fallback=resources.chosen.fallback,
     )
     return Endpoints(sockets, Inbox(ring, OnRing), hidden, leader, intake, edges, degraded, peers, member)
 

@@ -2,8 +2,6 @@
 
 import msgspec
 
-from tandem.core.config import FALLBACK
-
 
 class RankView(msgspec.Struct, omit_defaults=True):
     """One rank. What a rank that is not ready does not say has its default; `silent`: why it says nothing."""
@@ -22,6 +20,7 @@ class RankView(msgspec.Struct, omit_defaults=True):
     awaiting: str = ""
     engine: str = ""
     engine_why: str = ""
+    engine_fallback: bool = False
     degraded: str = ""
     draining: bool = False
     paused: bool = False
@@ -99,8 +98,9 @@ class ClusterView(msgspec.Struct):
         return [
             f"{group.name} computes with {engine}: {why}"
             for group in self.groups
-            for engine, why in dict.fromkeys((rank.engine, rank.engine_why) for rank in group.ranks)
-            if why.startswith(FALLBACK)
+            for engine, why in dict.fromkeys(
+                (rank.engine, rank.engine_why) for rank in group.ranks if rank.engine_fallback
+            )
         ]
 
     @property

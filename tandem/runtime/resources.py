@@ -80,6 +80,7 @@ def load_resources(options: RankOptions) -> Resources:
             dtype=chosen.dtype,
             engine=chosen.name,
             threads=options.threads,
+            beside=options.run_dir,
             shared=uses_shm(options),
             progress=say_loaded if options.supervised else None,
         )

@@ -168,8 +168,7 @@ class Stage:
             group, rank = self.options.group.name, self.options.rank
             state = {"ready": False, "waiting_for": self._waiting_for, "group": group, "rank": rank}
         past = self._past if incarnation is None else incarnation.past
-        chosen = self._resources.chosen if self._resources is not None else None
-        engine = {"engine": chosen.engine, "engine_why": chosen.why} if chosen is not None else {}
+        engine = self._resources.chosen.told if self._resources is not None else {}
         facts = {"loaded": self._resources is not None, "epochs": past.epochs, "last_end": past.last_end.cause or None}
         return state | facts | engine
 

@@ -33,6 +33,7 @@ from tandem.core.ids import LayerId, PageId, RankId, RequestId, Room
 from tandem.core.plan import Row
 from tandem.core.requests import Sampling, Work, pages_for
 from tandem.engine.cpu.build import HEAD_DIMS, ISAS, PAGE_SIZES, BuildError, Isa, isas_of_this_machine, obstacle
+from tandem.engine.cpu.cores import Place
 from tandem.engine.cpu.engine import CpuEngine
 from tandem.engine.load import build_engine, choose
 from tandem.engine.memory import PlainMemory
@@ -104,6 +105,34 @@ def one_by_one(stages: Stages, tokens: Sequence[int]) -> torch.Tensor:
     """[tokens, vocab], each token a plan of its own."""
     text = Text(tokens, range(pages_for(len(tokens), 16)))
     return torch.cat([stages.logits([text.row(1, 16)]) for _ in tokens])
+
+
+@each_build
+def test_no_bit_changes_when_cores_come_and_go_between_layers(
+    isa: Isa, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(4)))
+    dice = random.Random(1)
+    shape = random_shape(qk_norm=True)
+    weights, cuts = random_weights(shape), [LAYERS - 1]
+    alone, beside = (
+        Stages(shape, weights, isa, cuts=cuts, threads=threads, place=place).engines[0]
+        for threads, place in ((1, None), (4, Place(str(tmp_path))))
+    )
+    others = [Place(str(tmp_path)) for _ in range(3)]
+    seen = set()
+
+    def one_comes_or_goes(layer: LayerId) -> None:
+        dice.choice(others).computes(dice.random() < 0.5)
+        seen.add(beside.threads)
+
+    (text,) = random_sequences(dice, [120], 16, 64)
+    for _ in range(30):
+        plan = plan_of([text.row(4, 16)])
+        wanted = alone.run(plan, None, lambda _: None)
+        assert isinstance(wanted, memoryview)
+        assert beside.run(plan, None, one_comes_or_goes) == wanted
+    assert seen == {1, 2, 4}
 
 
 @each_build
@@ -328,10 +357,11 @@ def test_what_goes_wrong_while_layers_are_reported_is_raised() -> None:
 TOO_MANY = """
 import pathlib, resource
 from tandem.engine.cpu.build import isas_of_this_machine, native
+from tandem.engine.cpu.cores import ALONE
 native = native(isas_of_this_machine()[0])
 used = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (used + (64 << 20), resource.RLIM_INFINITY))
-print(native.open(200), bool(native.open(2)))
+print(native.open(200, *ALONE), bool(native.open(2, *ALONE)))
 """
 
 

@@ -12,6 +12,7 @@ from tandem.core.ids import NO_SLOT, LayerId, PageId, RequestId, Room, Tick
 from tandem.core.plan import Plan, Row
 from tandem.core.requests import Sampling, pages_for
 from tandem.engine.cpu.build import Isa, native
+from tandem.engine.cpu.cores import Place
 from tandem.engine.cpu.engine import CpuEngine
 from tandem.engine.cpu.packed import PackedWeights
 from tandem.engine.memory import PlainMemory
@@ -124,6 +125,7 @@ class Stages:
         page_size: int = 16,
         num_pages: int = 64,
         threads: int = 1,
+        place: Place | None = None,
     ) -> None:
         self.page_size = page_size
         self.engines = []
@@ -132,7 +134,8 @@ class Stages:
             memory = PlainMemory(layers, num_pages, block_bytes(shape, "bfloat16", page_size))
             memory.buffer[:] = b"\xff" * len(memory.buffer)
             given = cut(weights, first, last)
-            engine = CpuEngine(shape, packed(shape, given, isa), memory, page_size=page_size, threads=threads)
+            weights_here = packed(shape, given, isa)
+            engine = CpuEngine(shape, weights_here, memory, page_size=page_size, threads=threads, place=place)
             self.engines.append(engine)
 
     def logits(self, rows: Sequence[Row]) -> Tensor:

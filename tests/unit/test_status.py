@@ -102,7 +102,9 @@ def test_a_rate_is_of_the_same_epoch_or_none():
 
 
 def test_an_engine_that_stands_in_for_a_faster_one_is_no_fault_and_is_told_once_with_the_reason():
-    slow = msgspec.structs.replace(RANK, engine="torch, bfloat16", engine_why="not cpu, as there is no C++ compiler")
+    slow = msgspec.structs.replace(
+        RANK, engine="torch, bfloat16", engine_why="not cpu, as there is no C++ compiler", engine_fallback=True
+    )
     view = cluster(slow, msgspec.structs.replace(slow, rank=1))
     assert view.faults == []
     assert lines(view)[-2:] == ["", "p0 computes with torch, bfloat16: not cpu, as there is no C++ compiler"]

@@ -80,13 +80,13 @@ def test_a_rank_is_started_again_as_it_was():
     ("groups", "native", "other"),
     [
         ([("prefill", 1), ("decode", 1)], 8, 4),
-        ([("prefill", 2), ("decode", 1)], 4, 2),
-        ([("prefill", 1), ("prefill", 1), ("decode", 1), ("decode", 2)], 2, 1),
-        ([("colocated", 2)], 4, 4),
-        ([("prefill", 30), ("decode", 1)], 1, 1),
+        ([("prefill", 2), ("decode", 1)], 8, 2),
+        ([("prefill", 1), ("prefill", 1), ("decode", 1), ("decode", 2)], 8, 1),
+        ([("colocated", 2)], 8, 4),
+        ([("prefill", 30), ("decode", 1)], 8, 1),
     ],
 )
-def test_prefill_and_decode_both_have_all_cores_where_threads_sleep(
+def test_every_rank_may_have_all_cores_where_they_are_shared_as_ranks_compute(
     monkeypatch: pytest.MonkeyPatch, groups: list[tuple[str, int]], native: int, other: int
 ):
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))

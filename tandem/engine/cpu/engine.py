@@ -12,6 +12,7 @@ from torch import Tensor
 from tandem.core.ids import LayerId
 from tandem.core.plan import Plan, Row
 from tandem.core.requests import pages_for
+from tandem.engine.cpu.cores import ALONE, Place
 from tandem.engine.cpu.native import Batch, LayerRan, Stage
 from tandem.engine.cpu.packed import PackedWeights
 from tandem.engine.masks import Masks
@@ -36,7 +37,9 @@ class CpuEngine:
         *,
         page_size: int,
         threads: int = 1,
+        place: Place | None = None,
     ) -> None:
+        """With at most so many threads; with a `place`, with fewer while other stages of this machine compute."""
         self.memory = memory
         self.hidden_bytes = shape.hidden * HIDDEN_ITEM_BYTES
         self._shape = shape
@@ -48,10 +51,17 @@ class CpuEngine:
         self._pool = np.frombuffer(memory.buffer, np.uint8)
         self._stage = self._describe()
         self._hidden: NDArray[np.float32] = np.empty((0, shape.hidden), np.float32)
-        self._worker = self._native.open(threads)
+        self._place = place
+        self._worker = self._native.open(threads, *(place.shared() if place else ALONE))
         if not self._worker:
             raise MemoryError(f"no memory, or no threads, for a stage with {threads} threads")
         weakref.finalize(self, self._native.close, self._worker).atexit = False
+
+    @property
+    def threads(self) -> int:
+        """How many would compute a layer now."""
+        part: int = self._native.part(self._worker)
+        return part
 
     def compile(self, grammar: str) -> None:
         """See `ports.Engine.compile`. Every stage does what the last one will do, so rank 0 knows whether it can."""

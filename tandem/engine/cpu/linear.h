@@ -31,7 +31,7 @@ static void few_rows(const Input* x, int inputs, const bf16* packed, int from, i
 template <class Use>
 static void linear(Member& self, std::atomic<int>& taken, int rows, const Input* x, int inputs, const bf16* packed,
                    int pairs, Use use) {
-  const int chunk = self.size == 1 ? pairs : std::max(2, (pairs / (self.size * 4) + 1) & ~1);
+  const int chunk = self.size() == 1 ? pairs : std::max(2, (pairs / (self.size() * 4) + 1) & ~1);
   const int chunks = (pairs + chunk - 1) / chunk, blocks = (rows + ROW_BLOCK - 1) / ROW_BLOCK;
   for (int item; (item = taken.fetch_add(1, std::memory_order_relaxed)) < chunks * blocks;) {
     const int first = item / chunks * ROW_BLOCK, count = std::min(rows - first, ROW_BLOCK);

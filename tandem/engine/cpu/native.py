@@ -67,11 +67,14 @@ class Native:
         self.pack.argtypes = (c_void_p, c_void_p, c_int32, c_int32, c_void_p, c_int32)
         self.pack.restype = None
         self.open = library.tandem_open
-        self.open.argtypes = (c_int32,)
+        self.open.argtypes = (c_int32, c_int32, c_void_p, c_int32, c_int32)
         self.open.restype = c_void_p
         self.close = library.tandem_close
         self.close.argtypes = (c_void_p,)
         self.close.restype = None
+        self.part = library.tandem_part
+        self.part.argtypes = (c_void_p,)
+        self.part.restype = c_int32
         self.run = library.tandem_run
         self.run.argtypes = (c_void_p, POINTER(Stage), POINTER(Batch))
         self.run.restype = c_int32

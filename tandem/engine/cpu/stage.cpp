@@ -7,6 +7,7 @@
 #include <new>
 
 #include "attention.h"
+#include "cores.h"
 #include "linear.h"
 #include "rows.h"
 
@@ -43,9 +44,10 @@ struct Piece {
 };
 
 struct Worker {
-  explicit Worker(int threads) : team(threads) {}
+  Worker(int threads, const Cores& cores) : team(threads), cores(cores) {}
 
   Team team;
+  const Cores cores;
   Scratch<Input> normed, queries, attended, inner;
   Scratch<float> raw;
   std::vector<int> position, row_of;
@@ -72,15 +74,23 @@ class Run {
     for (int each = 0; each < needed; each++) worker.counters[each].store(0, std::memory_order_relaxed);
   }
 
-  void work(Member& self) const {
-    if (stage_.embedding)
-      for (int token = self.from(batch_.tokens); token < self.to(batch_.tokens); token++)
-        embed(stage_.embedding + static_cast<int64_t>(batch_.ids[token]) * stage_.hidden, hidden(token), stage_.hidden);
-    for (int layer = 0; layer < stage_.layers; layer++) run_layer(self, layer);
-    if (batch_.sampled) run_head(self);
+  // Each layer is a run of its own, with as many threads as there are cores for this stage by then.
+  void work() const {
+    worker_.cores.computes(true);
+    if (stage_.embedding) together(true, [this](Member& self) { embed_tokens(self); });
+    for (int layer = 0; layer < stage_.layers; layer++) {
+      const bool more = batch_.sampled || layer + 1 < stage_.layers;
+      together(more, [this, layer](Member& self) { run_layer(self, layer); });
+    }
+    if (batch_.sampled) together(false, [this](Member& self) { run_head(self); });
+    worker_.cores.computes(false);
   }
 
  private:
+  void together(bool more, const std::function<void(Member&)>& part) const {
+    worker_.team.run(worker_.cores.part(), more, part);
+  }
+
   bool has_norms() const { return stage_.layers && stage_.layer[0].q_norm; }
   int turned_heads() const { return stage_.heads + stage_.kv_heads; }
   int group() const { return stage_.heads / stage_.kv_heads; }
@@ -105,6 +115,11 @@ class Run {
     worker_.sampled.clear();
     for (int each = 0; each < batch_.sampled; each++)
       worker_.sampled.push_back({worker_.row_of[batch_.sampled_at[each]], batch_.sampled_at[each], 1, each});
+  }
+
+  void embed_tokens(Member& self) const {
+    for (int token = self.from(batch_.tokens); token < self.to(batch_.tokens); token++)
+      embed(stage_.embedding + static_cast<int64_t>(batch_.ids[token]) * stage_.hidden, hidden(token), stage_.hidden);
   }
 
   // Once the last layer's keys and values are in the cache, only tokens that are sampled from have anything to give.
@@ -138,7 +153,6 @@ class Run {
            });
     self.meet();
     add_linear(self, counter(number, 4), count, inner_, stage_.intermediate, layer.down);
-    self.meet();
   }
 
   void keep_sampled() const {
@@ -258,10 +272,10 @@ class Run {
 
 }  // namespace
 
-// The threads and the scratch memory of one stage. Null: there is no memory or no thread left.
-extern "C" void* tandem_open(int32_t threads) {
+// The threads and the scratch memory of one stage; see Cores. Null: there is no memory or no thread left.
+extern "C" void* tandem_open(int32_t threads, int32_t cores, void* bytes, int32_t stages, int32_t own) {
   try {
-    return new Worker(threads);
+    return new Worker(threads, Cores(threads, cores, static_cast<std::atomic<uint8_t>*>(bytes), stages, own));
   } catch (...) {
     return nullptr;
   }
@@ -269,12 +283,14 @@ extern "C" void* tandem_open(int32_t threads) {
 
 extern "C" void tandem_close(void* worker) { delete static_cast<Worker*>(worker); }
 
+// How many threads would compute a layer now.
+extern "C" int32_t tandem_part(void* worker) { return static_cast<Worker*>(worker)->cores.part(); }
+
 // One plan. 0: it ran; 1: there is not enough memory.
 extern "C" int32_t tandem_run(void* worker, const Stage* stage, const Batch* batch) {
   try {
     Worker& own = *static_cast<Worker*>(worker);
-    const Run run(own, *stage, *batch);
-    own.team.run([&run](Member& self) { run.work(self); });
+    Run(own, *stage, *batch).work();
     return 0;
   } catch (const std::bad_alloc&) {
     return 1;

@@ -52,20 +52,22 @@ class Turn {
 
 class Team;
 
-// One thread of a team, in a run.
+// One thread of a team.
 class Member {
  public:
-  Member(Team& team, int number, int size) : number(number), size(size), team_(team) {}
+  Member(Team& team, int number) : number(number), team_(team) {}
+
+  // How many are in this run.
+  inline int size() const;
 
   // Wait until all have come here. What each wrote before, all see after.
   inline void meet();
 
   // This member's part of [0, count).
-  int from(int count) const { return static_cast<int>(static_cast<int64_t>(count) * number / size); }
-  int to(int count) const { return static_cast<int>(static_cast<int64_t>(count) * (number + 1) / size); }
+  int from(int count) const { return static_cast<int>(static_cast<int64_t>(count) * number / size()); }
+  int to(int count) const { return static_cast<int>(static_cast<int64_t>(count) * (number + 1) / size()); }
 
   const int number;
-  const int size;
 
  private:
   friend class Team;
@@ -76,9 +78,9 @@ class Member {
 // Whoever calls `run` is member 0; the others are threads of the team's own.
 class Team {
  public:
-  explicit Team(int size) : size_(size), first_(*this, 0, size) {
+  explicit Team(int most) : starts_(most), first_(*this, 0) {
     try {
-      for (int number = 1; number < size; number++) threads_.emplace_back([this, number] { serve(number); });
+      for (int number = 1; number < most; number++) threads_.emplace_back([this, number] { serve(number); });
     } catch (...) {  // there is no thread left; those that there are would end the process with them
       end();
       throw;
@@ -87,12 +89,13 @@ class Team {
 
   ~Team() { end(); }
 
-  int size() const { return size_; }
-
-  // Every member does the work; returns when all have done it.
-  void run(const std::function<void(Member&)>& work) {
+  // The first `size` members do the work; returns when they have done it. The others sleep on. `more`: another run
+  // follows at once, so it is worth a while of waiting awake.
+  void run(int size, bool more, const std::function<void(Member&)>& work) {
     work_ = &work;
-    if (size_ > 1) start_.next();
+    size_ = size;
+    more_ = more;
+    for (int number = 1; number < size; number++) starts_[number].next();
     work(first_);
     first_.meet();
   }
@@ -102,34 +105,40 @@ class Team {
 
   void end() {
     work_ = nullptr;
-    start_.next();
+    for (Turn& start : starts_) start.next();
     for (std::thread& thread : threads_) thread.join();
   }
 
   void serve(int number) {
-    Member self(*this, number, size_);
-    int patience = Turn::LEAST;  // between runs nobody spins for long
+    Member self(*this, number);
+    int patience = Turn::LEAST;
     for (uint32_t seen = 0;; seen++) {
-      start_.wait(seen, patience);
-      patience = Turn::LEAST;
+      starts_[number].wait(seen, patience);
       if (work_ == nullptr) return;
+      const bool more = more_;  // of this run: once all have met, it is the next one's
       (*work_)(self);
       self.meet();
+      patience = more ? self.patience_ : Turn::LEAST;
     }
   }
 
-  const int size_;
   const std::function<void(Member&)>* work_ = nullptr;
-  Turn start_, together_;
+  int size_ = 1;
+  bool more_ = false;
+  std::vector<Turn> starts_;  // of each member; member 0 needs none
+  Turn together_;
   std::atomic<int> here_{0};
   Member first_;
   std::vector<std::thread> threads_;
 };
 
+int Member::size() const { return team_.size_; }
+
 void Member::meet() {
-  if (size == 1) return;
+  const int all = size();  // the next run may have another: once this one is here, it may begin
+  if (all == 1) return;
   const uint32_t seen = team_.together_.now();
-  if (team_.here_.fetch_add(1, std::memory_order_acq_rel) + 1 == size) {
+  if (team_.here_.fetch_add(1, std::memory_order_acq_rel) + 1 == all) {
     team_.here_.store(0, std::memory_order_relaxed);
     team_.together_.next();
   } else {
