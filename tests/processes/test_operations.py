@@ -173,7 +173,8 @@ def test_what_a_request_and_the_groups_hold_is_told_in_json(cluster: Cluster, sa
     request_id = complete(cluster, prompt=[65] * 40, max_tokens=3, ignore_eos=True)["id"]
     cluster.at_rest()
     assert told(says("trace", request_id, "--json"))["id"] == request_id.removeprefix("cmpl-")
-    assert told(says("kv", "ls", "--json")) == {"rooms": [], "silent": {}}
+    nothing = {"rooms": [], "silent": {}}
+    eventually(lambda: told(says("kv", "ls", "--json")) == nothing, "no peer's word is awaited any more")
 
 
 def test_a_trace_of_an_answer_has_all_of_its_choices(cluster: Cluster, says: Callable[..., str]):
