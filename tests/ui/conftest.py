@@ -1,5 +1,6 @@
 """A real cluster with the fake engine, and a real browser that looks at its dashboard."""
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable, Iterator
@@ -31,13 +32,16 @@ def model(request: pytest.FixtureRequest) -> str:
 def cluster(model: str) -> Iterator[Cluster]:
     """Two groups of each role, two ranks each."""
     plan = {"at": {str(number): "delay" for number in range(1, WRITES)}, "seconds": SLOW_S}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TANDEM_TEST_FAULTS", "1")
-        patch.setenv("TANDEM_TEST_FAULT_PLAN", json.dumps(plan))
-        patch.setenv("TANDEM_ADMIN_API_KEY", KEY)
-        sizes = ("--prefill-groups", "2", "--decode-groups", "2", "--prefill-pp", "2", "--decode-pp", "2")
-        with Cluster(*FAKE, *sizes, "--served-model-name", model) as running:
-            yield running
+    sizes = ("--prefill-groups", "2", "--decode-groups", "2", "--prefill-pp", "2", "--decode-pp", "2")
+    with contextlib.ExitStack() as stack:
+        with (
+            pytest.MonkeyPatch.context() as patch
+        ):  # not for as long as the cluster is there: that is the whole session
+            patch.setenv("TANDEM_TEST_FAULTS", "1")
+            patch.setenv("TANDEM_TEST_FAULT_PLAN", json.dumps(plan))
+            patch.setenv("TANDEM_ADMIN_API_KEY", KEY)
+            running = stack.enter_context(Cluster(*FAKE, *sizes, "--served-model-name", model))
+        yield running
 
 
 @pytest.fixture

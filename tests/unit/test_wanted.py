@@ -1,5 +1,6 @@
 """What the flags of `tandem up` come to, and how its processes are started once more."""
 
+import os
 from typing import Any
 
 import pytest
@@ -57,6 +58,8 @@ ROUTER = RouterOptions(cluster="c", model="fake:8", served_model_name="m", regis
 
 
 def test_every_flag_arrives(monkeypatch: pytest.MonkeyPatch):
+    for name in [name for name in os.environ if name.startswith("TANDEM_")]:
+        monkeypatch.delenv(name)  # what is not told by a flag is not to come from whoever runs the tests
     wanted: list[Any] = []
     monkeypatch.setattr(cluster, "up", lambda what: wanted.append(what) or 0)
     monkeypatch.setattr(given, "check_frontend", lambda frontend, api_key: None)
