@@ -428,6 +428,20 @@ def read_all(line: socket.socket) -> bytes:
     return bytes(data)
 
 
+def read_until(line: socket.socket, enough: Callable[[bytes], Any]) -> bytes:
+    """What comes until it is enough; to hang up before is wrong."""
+    data = b""
+    while not enough(data):
+        data += (more := line.recv(65536))
+        assert more, f"it hung up after {data!r}"
+    return data
+
+
+def read_head(line: socket.socket) -> bytes:
+    """The whole head of an answer, with whatever came with its end."""
+    return read_until(line, lambda data: b"\r\n\r\n" in data)
+
+
 def read_one(line: socket.socket) -> bytes:
     """One answer that tells its length; the connection stays open."""
     data = bytearray()
@@ -503,5 +517,6 @@ def kinds() -> Any:
         control, knobs = Control, Knobs
         submit, cancel, prefill, decode, eos = Submit, Cancel, PREFILL, DECODE, EOS
         parse, read_all, read_one = parse, read_all, read_one
+        read_until, read_head = read_until, read_head
 
     return Kinds

@@ -198,7 +198,8 @@ def test_the_stream_is_framed_as_server_sent_events(serving, kinds):
     with serving.open_stream(max_tokens=2) as line:
         data = b""
         while b"[DONE]" not in data:
-            data += line.recv(65536)
+            data += (more := line.recv(65536))
+            assert more, data
     status, headers, _ = kinds.parse(data)
     assert status == 200
     assert headers["content-type"].startswith("text/event-stream")
@@ -240,11 +241,13 @@ def test_pings_keep_the_line_open_before_the_first_token(start, kinds):
     with serving.open_stream() as line:
         data = b""
         while data.count(b": ping\n\n") < 3:
-            data += line.recv(65536)
+            data += (more := line.recv(65536))
+            assert more, data
         assert b"data:" not in data
         serving.double.go()
         while b"[DONE]" not in data:
-            data += line.recv(65536)
+            data += (more := line.recv(65536))
+            assert more, data
     assert data.count(b'"role":"assistant"') == 1
 
 

@@ -84,10 +84,12 @@ def test_the_failure_of_one_ends_the_stream_of_all(serving, kinds):
     with serving.open_stream(n=3) as line:
         data = b""
         while data.count(b'"content":"x"') < 3 * 2:  # none of them is on its way when the hold ends
-            data += line.recv(65536)
+            data += (more := line.recv(65536))
+            assert more, data
         serving.double.go()
         while b"[DONE]" not in data:
-            data += line.recv(65536)
+            data += (more := line.recv(65536))
+            assert more, data
     events = [line[6:] for line in data.split(b"\n") if line.startswith(b"data: ")]
     assert events[-1].strip() == b"[DONE]"
     assert json.loads(events[-2])["error"]["code"] == "deadline_exceeded"

@@ -32,14 +32,14 @@ def test_a_client_that_leaves_is_noticed(serving, kinds, hold_at, stream):
     with serving.open_stream(stream=stream) as line:
         serving.double.wait_for(kinds.submit, count=2)
         if stream and hold_at:
-            assert b"200" in line.recv(65536)
+            assert b" 200 " in kinds.read_head(line)
     cancelled_on_both(serving, kinds, Reason.CLIENT_GONE)
 
 
 def test_a_client_that_resets_its_connection_is_noticed(serving, kinds):
     serving.double.play(hold_at=3)
     with serving.open_stream() as line:
-        line.recv(65536)
+        kinds.read_head(line)
         line.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     cancelled_on_both(serving, kinds, Reason.CLIENT_GONE)
 
@@ -93,10 +93,12 @@ def test_a_lost_group_ends_a_stream_with_an_error_event(start, kinds, until):
     with serving.open_stream() as line:
         data = b""
         while data.count(b'"content"') < 5:
-            data += line.recv(65536)
+            data += (more := line.recv(65536))
+            assert more, data
         serving.router.group_lost(kinds.decode, "killed")
         while b"[DONE]" not in data:
-            data += line.recv(65536)
+            data += (more := line.recv(65536))
+            assert more, data
     events = [part for part in data.split(b"\r\n") if part.startswith(b"data: ")]
     assert b'"group_lost"' in events[-1]
     assert b'"finish_reason":"length"' not in data
@@ -132,7 +134,8 @@ def test_a_router_that_was_stopped_for_too_long_says_so(start, kinds, monkeypatc
         monkeypatch.setattr("router.service.STALL_S", 0.0)
         data = b""
         while b"[DONE]" not in data:
-            data += line.recv(65536)
+            data += (more := line.recv(65536))
+            assert more, data
     assert b'"router_stalled"' in data
 
 

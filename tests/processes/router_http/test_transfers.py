@@ -134,9 +134,15 @@ def stranger() -> Iterator[Callable[[bytes], str]]:
                 with suppress(OSError):  # the test is over
                     while True:
                         line, _ = listener.accept()
-                        with line:
+                        with line, suppress(OSError):  # who asked may have left: the next one is answered too
+                            line.settimeout(DEADLINE_S)
                             line.recv(4096)
                             line.sendall(said)
+                            line.shutdown(socket.SHUT_WR)
+                            while line.recv(
+                                4096
+                            ):  # to close with something unread resets, and takes back what was said
+                                pass
 
             threading.Thread(target=answer, daemon=True).start()
             stack.callback(listener.shutdown, socket.SHUT_RDWR)
