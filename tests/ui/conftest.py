@@ -34,9 +34,8 @@ def cluster(model: str) -> Iterator[Cluster]:
     plan = {"at": {str(number): "delay" for number in range(1, WRITES)}, "seconds": SLOW_S}
     sizes = ("--prefill-groups", "2", "--decode-groups", "2", "--prefill-pp", "2", "--decode-pp", "2")
     with contextlib.ExitStack() as stack:
-        with (
-            pytest.MonkeyPatch.context() as patch
-        ):  # not for as long as the cluster is there: that is the whole session
+        # Not for as long as the cluster is there: that is the whole session.
+        with pytest.MonkeyPatch.context() as patch:
             patch.setenv("TANDEM_TEST_FAULTS", "1")
             patch.setenv("TANDEM_TEST_FAULT_PLAN", json.dumps(plan))
             patch.setenv("TANDEM_ADMIN_API_KEY", KEY)

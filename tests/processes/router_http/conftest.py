@@ -428,9 +428,8 @@ def read_all(line: socket.socket) -> bytes:
     return bytes(data)
 
 
-def read_until(line: socket.socket, enough: Callable[[bytes], Any]) -> bytes:
-    """What comes until it is enough; to hang up before is wrong."""
-    data = b""
+def read_until(line: socket.socket, enough: Callable[[bytes], Any], data: bytes = b"") -> bytes:
+    """`data`, and what comes until both are enough; to hang up before is wrong."""
     while not enough(data):
         data += (more := line.recv(65536))
         assert more, f"it hung up after {data!r}"
@@ -444,11 +443,9 @@ def read_head(line: socket.socket) -> bytes:
 
 def read_one(line: socket.socket) -> bytes:
     """One answer that tells its length; the connection stays open."""
-    data = bytearray()
-    while (end := data.find(b"\r\n\r\n")) < 0 or len(data) < end + 4 + int(parse(bytes(data))[1]["content-length"]):
-        data += (more := line.recv(65536))
-        assert more, f"it hung up after {bytes(data)!r}"
-    return bytes(data)
+    head = read_head(line)
+    whole = head.find(b"\r\n\r\n") + 4 + int(parse(head)[1]["content-length"])
+    return read_until(line, lambda data: len(data) >= whole, head)
 
 
 def parse(response: bytes) -> tuple[int, dict[str, str], bytes]:

@@ -196,10 +196,7 @@ def test_a_stop_string_over_several_tokens_ends_it_on_both_sides(serving, kinds,
 
 def test_the_stream_is_framed_as_server_sent_events(serving, kinds):
     with serving.open_stream(max_tokens=2) as line:
-        data = b""
-        while b"[DONE]" not in data:
-            data += (more := line.recv(65536))
-            assert more, data
+        data = kinds.read_until(line, lambda data: b"[DONE]" in data)
     status, headers, _ = kinds.parse(data)
     assert status == 200
     assert headers["content-type"].startswith("text/event-stream")
@@ -239,15 +236,10 @@ def test_pings_keep_the_line_open_before_the_first_token(start, kinds):
     serving = start(ping_s=0.1)
     serving.double.play(hold_at=0)
     with serving.open_stream() as line:
-        data = b""
-        while data.count(b": ping\n\n") < 3:
-            data += (more := line.recv(65536))
-            assert more, data
+        data = kinds.read_until(line, lambda data: data.count(b": ping\n\n") >= 3)
         assert b"data:" not in data
         serving.double.go()
-        while b"[DONE]" not in data:
-            data += (more := line.recv(65536))
-            assert more, data
+        data = kinds.read_until(line, lambda data: b"[DONE]" in data, data)
     assert data.count(b'"role":"assistant"') == 1
 
 

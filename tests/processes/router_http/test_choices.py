@@ -82,14 +82,10 @@ def test_the_failure_of_one_is_that_of_all(serving, kinds):
 def test_the_failure_of_one_ends_the_stream_of_all(serving, kinds):
     serving.double.play(reply=b"x" * 2000, hold_at=2, fail_at={0: (4, Reason.DEADLINE)})
     with serving.open_stream(n=3) as line:
-        data = b""
-        while data.count(b'"content":"x"') < 3 * 2:  # none of them is on its way when the hold ends
-            data += (more := line.recv(65536))
-            assert more, data
+        # None of these is on its way when the hold ends.
+        data = kinds.read_until(line, lambda data: data.count(b'"content":"x"') >= 3 * 2)
         serving.double.go()
-        while b"[DONE]" not in data:
-            data += (more := line.recv(65536))
-            assert more, data
+        data = kinds.read_until(line, lambda data: b"[DONE]" in data, data)
     events = [line[6:] for line in data.split(b"\n") if line.startswith(b"data: ")]
     assert events[-1].strip() == b"[DONE]"
     assert json.loads(events[-2])["error"]["code"] == "deadline_exceeded"

@@ -91,14 +91,9 @@ def test_a_lost_group_ends_a_stream_with_an_error_event(start, kinds, until):
     serving = start()
     serving.double.play(hold_at=4)
     with serving.open_stream() as line:
-        data = b""
-        while data.count(b'"content"') < 5:
-            data += (more := line.recv(65536))
-            assert more, data
+        data = kinds.read_until(line, lambda data: data.count(b'"content"') >= 5)
         serving.router.group_lost(kinds.decode, "killed")
-        while b"[DONE]" not in data:
-            data += (more := line.recv(65536))
-            assert more, data
+        data = kinds.read_until(line, lambda data: b"[DONE]" in data, data)
     events = [part for part in data.split(b"\r\n") if part.startswith(b"data: ")]
     assert b'"group_lost"' in events[-1]
     assert b'"finish_reason":"length"' not in data
@@ -114,10 +109,7 @@ def test_a_silent_group_is_lost_and_may_come_back(start, kinds, until):
     with serving.open_stream() as line:
         serving.double.wait_for(kinds.submit, count=2)
         serving.double.silent.add(kinds.prefill)
-        data = b""
-        while b"no sign of life" not in data:
-            data += (more := line.recv(65536))
-            assert more, data
+        data = kinds.read_until(line, lambda data: b"no sign of life" in data)
         assert b" 502 " in data.split(b"\r\n")[0]
     cancelled_on_both(serving, kinds, Reason.PEER_ENDED)
     assert serving.get("/readyz")[1]["error"]["code"] == "no_prefill"
@@ -132,10 +124,7 @@ def test_a_router_that_was_stopped_for_too_long_says_so(start, kinds, monkeypatc
     with serving.open_stream() as line:
         serving.double.wait_for(kinds.submit, count=2)
         monkeypatch.setattr("router.service.STALL_S", 0.0)
-        data = b""
-        while b"[DONE]" not in data:
-            data += (more := line.recv(65536))
-            assert more, data
+        data = kinds.read_until(line, lambda data: b"[DONE]" in data)
     assert b'"router_stalled"' in data
 
 

@@ -139,10 +139,8 @@ def stranger() -> Iterator[Callable[[bytes], str]]:
                             line.recv(4096)
                             line.sendall(said)
                             line.shutdown(socket.SHUT_WR)
-                            while line.recv(
-                                4096
-                            ):  # to close with something unread resets, and takes back what was said
-                                pass
+                            while line.recv(4096):
+                                pass  # to close with something unread resets, and takes back what was said
 
             threading.Thread(target=answer, daemon=True).start()
             stack.callback(listener.shutdown, socket.SHUT_RDWR)
