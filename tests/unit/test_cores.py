@@ -1,5 +1,7 @@
 """The cores of a machine, shared by the stages on it: who has which place."""
 
+import errno
+import os
 import signal
 import subprocess
 import sys
@@ -51,3 +53,12 @@ def test_one_too_many_is_told_what_to_do(tmp_path: Path):
     with pytest.raises(OSError, match="give this one a folder of its own"):
         Place(str(tmp_path))
     assert len(places) == STAGES_MAX
+
+
+def test_a_file_system_without_locks_is_named_by_its_own_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def no_locks(*given: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr("fcntl.fcntl", no_locks)
+    with pytest.raises(OSError, match="No locks available"):
+        Place(str(tmp_path))

@@ -42,6 +42,6 @@ class Place:
         lock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, place, 1, 0)
         try:
             fcntl.fcntl(self._file, fcntl.F_OFD_SETLK, lock)
-        except OSError:
+        except (BlockingIOError, PermissionError):  # another has it; POSIX leaves open which of the two says so
             return False
         return True
