@@ -1,7 +1,10 @@
 """`tandem top`: what status shows, again and again, with rates and the newest requests."""
 
+import signal
 import time
-from typing import NamedTuple
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import NamedTuple, Self, TypeVar
 
 import msgspec
 from rich.console import Group, RenderableType
@@ -18,6 +21,8 @@ REQUESTS = 10
 """The newest ones that are shown."""
 FIRST_LOOK_S = 0.5
 """Between the two looks that a rate is made of, with --once."""
+
+T = TypeVar("T")
 
 
 class Look(NamedTuple):
@@ -53,14 +58,54 @@ def top(admin_url: str, key: str, interval_s: float, *, once: bool, as_json: boo
         else:
             console.print(screen(now, rates))
         return EXIT_OK
+
+    def later() -> Look:
+        time.sleep(interval_s)
+        return look(admin_url, key)
+
     try:
-        with Live(screen(now, rates_between(before, now)), console=console, screen=True, auto_refresh=False) as live:
+        with CtrlC() as ctrl_c, Live(console=console, screen=True, auto_refresh=False) as live:
             while True:
-                time.sleep(interval_s)
-                before, now = now, look(admin_url, key)
                 live.update(screen(now, rates_between(before, now)), refresh=True)
+                before, now = now, ctrl_c.ends(later)
     except KeyboardInterrupt:
         return EXIT_OK
+
+
+class CtrlC:
+    """A context in which Ctrl-C ends what is waited for, at once or before the next wait, and nothing else.
+
+    Elsewhere its exception could be lost: drawing takes generators apart, and Python drops what is raised in one of
+    those.
+    """
+
+    def __init__(self) -> None:
+        self._pressed = self._waits = False
+
+    def __enter__(self) -> Self:
+        self._before = signal.getsignal(signal.SIGINT)
+        if self._before is signal.default_int_handler:  # who runs in the background may be told to ignore it
+            signal.signal(signal.SIGINT, self._press)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._before is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._before)
+
+    def ends(self, wait: Callable[[], T]) -> T:
+        """What is waited for. Raises KeyboardInterrupt, also when Ctrl-C was pressed before."""
+        self._waits = True
+        try:
+            if self._pressed:
+                raise KeyboardInterrupt
+            return wait()
+        finally:
+            self._waits = False
+
+    def _press(self, number: int, frame: FrameType | None) -> None:
+        self._pressed = True
+        if self._waits:
+            raise KeyboardInterrupt
 
 
 def look(admin_url: str, key: str) -> Look:
