@@ -23,6 +23,7 @@ from waiting import DEADLINE_S, eventually
 from router.app import Parts, Router
 from router.asked import CHOICES_MAX
 from router.auth import Doors
+from router.connection import Connection
 from router.ports import Model
 from router.service import Rules
 from router.upstream import Connect
@@ -448,6 +449,20 @@ def read_one(line: socket.socket) -> bytes:
     return read_until(line, lambda data: len(data) >= whole, head)
 
 
+def calls_of(monkeypatch: pytest.MonkeyPatch, line: socket.socket, method: str) -> list[int | None]:
+    """Grows with each call of this method of the server's end of a line, from now on: what was left to be written."""
+    calls: list[int | None] = []
+    client, original = line.getsockname(), getattr(Connection, method)
+
+    def called(own: Connection, *given: Any) -> None:
+        original(own, *given)
+        if own.client == client:
+            calls.append(own._left_bytes)
+
+    monkeypatch.setattr(Connection, method, called)
+    return calls
+
+
 def parse(response: bytes) -> tuple[int, dict[str, str], bytes]:
     head, _, body = response.partition(b"\r\n\r\n")
     first, *lines = head.decode().split("\r\n")
@@ -514,6 +529,6 @@ def kinds() -> Any:
         control, knobs = Control, Knobs
         submit, cancel, prefill, decode, eos = Submit, Cancel, PREFILL, DECODE, EOS
         parse, read_all, read_one = parse, read_all, read_one
-        read_until, read_head = read_until, read_head
+        read_until, read_head, calls_of = read_until, read_head, calls_of
 
     return Kinds

@@ -5,12 +5,10 @@ import json
 import socket
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from waiting import DEADLINE_S, eventually
 
-from router.connection import Connection
 from tandem.core.requests import Reason
 
 CHAT = "/v1/chat/completions"
@@ -179,7 +177,6 @@ def test_a_body_without_end_is_not_taken_in_for_ever(serving):
         assert not all_taken(line, b" " * 1_000_000, 900)
 
 
-Left = list[int | None]
 LOOKS = 2
 """At what is left of an answer: the first finds how much, the second whether that has become less."""
 LONG = json.dumps({"model": "tiny", "prompt": ["x" * 4000] * 100, "echo": True, "max_tokens": 1}).encode()
@@ -189,7 +186,7 @@ LONG = json.dumps({"model": "tiny", "prompt": ["x" * 4000] * 100, "echo": True, 
 @contextlib.contextmanager
 def unread(
     serving, kinds, monkeypatch, connection: str, unread_s: float = 0.5
-) -> Iterator[tuple[socket.socket, Left, Left]]:
+) -> Iterator[tuple[socket.socket, list[int | None], list[int | None]]]:
     """A connection with an answer that nobody waits for any more, as all of it was written.
 
     With it, when it was looked after, and whether it was cut off: from its beginning on, as its time may be over before
@@ -201,26 +198,12 @@ def unread(
         line.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         line.connect(serving.address)
         line.settimeout(DEADLINE_S)
-        looks, lost = (calls_of(monkeypatch, line, method) for method in ("_on_time", "connection_lost"))
+        looks, lost = (kinds.calls_of(monkeypatch, line, method) for method in ("_on_time", "connection_lost"))
         head = f"POST /v1/completions HTTP/1.1\r\nconnection: {connection}\r\ncontent-length: {len(LONG)}\r\n\r\n"
         line.sendall(head.encode() + LONG)
         serving.double.wait_for(kinds.submit, count=100)
         serving.wait_at_rest()
         yield line, looks, lost
-
-
-def calls_of(monkeypatch, line: socket.socket, method: str) -> Left:
-    """Grows with each call of this method of the server's end of a line, from now on: what was left to be written."""
-    calls: Left = []
-    original = getattr(Connection, method)
-
-    def called(own: Connection, *given: Any) -> None:
-        original(own, *given)
-        if own.client == line.getsockname():
-            calls.append(own._left_bytes)
-
-    monkeypatch.setattr(Connection, method, called)
-    return calls
 
 
 @pytest.mark.parametrize("connection", ["close", "keep-alive"])

@@ -11,7 +11,6 @@ import pytest
 from waiting import DEADLINE_S
 
 from router.beginning import INLINE_BYTES
-from router.connection import Connection
 from router.place import Place
 from router.queue import Wish
 from tandem.core.config import Limits
@@ -244,20 +243,12 @@ def test_a_client_that_leaves_in_the_moment_of_its_next_turn_leaves_nothing(
             await asyncio.sleep(0.01)
         await turn(place, wish, deadline)
 
-    lost: list[Any] = []  # addresses of clients that the router has seen leave
-    connection_lost = Connection.connection_lost
-
-    def seen_leaving(own: Connection, error: Exception | None) -> None:
-        connection_lost(own, error)
-        lost.append(own.client)
-
     monkeypatch.setattr(Place, "turn", turn_late)
-    monkeypatch.setattr(Connection, "connection_lost", seen_leaving)
     serving = start()
     with serving.open_post("/v1/completions", WIDE | {"stream": stream}) as line:
-        own = line.getsockname()
+        lost = kinds.calls_of(monkeypatch, line, "connection_lost")
         until(lambda: serving.get("/requests", admin=True)[1] == {"open": 0, "admitted": 1, "coming": 0})
         assert len(serving.double.wait_for(kinds.submit, kinds.prefill)) == 8
-    until(lambda: own in lost)
+    until(lambda: lost)
     left.set()
     serving.wait_at_rest()
